@@ -192,6 +192,29 @@ bool Exchange::hears(int rank) const {
   return links_.hears(rank);
 }
 
+std::set<int> Exchange::unseen() const {
+  const std::lock_guard lock(monitor_.mutex);
+  return links_.unseen();
+}
+
+bool Exchange::sees_majority() const {
+  const std::lock_guard lock(monitor_.mutex);
+  return links_.sees_majority();
+}
+
+bool Exchange::wait_for_majority(const std::function<bool()>& gives_up) {
+  constexpr std::chrono::milliseconds kLook{100};
+  const auto sees = [this] { return links_.sees_majority(); };
+  transport_->post([this] { averages_.i_was_away(); });
+  const Time end = transport_->now() + patience_.stalled;
+  std::unique_lock lock(monitor_.mutex);
+  while (!monitor_.wait(lock, kLook, sees)) {
+    if (monitor_.is_interrupted(lock) || ask(gives_up, lock)) return true;
+    if (transport_->now() >= end) return false;
+  }
+  return true;
+}
+
 ExchangeStatistics Exchange::statistics() const {
   const std::lock_guard lock(monitor_.mutex);
   ExchangeStatistics statistics = ledger_.counts();

@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -145,6 +146,14 @@ class Exchange final : private TransportHandler {
   std::set<int> lost() const;
   std::set<int> departed() const;  // see WorkerLinks
   bool hears(int rank) const;      // it is connected, and not silent
+
+  // --- a network that falls apart (World::partition) ---
+  std::set<int> unseen() const;  // see WorkerLinks
+  bool sees_majority() const;
+  // Waits on the training thread until it does, for at most Patience::stalled, or until gives_up()
+  // or interrupted. False: the time is over. The next average then wants more than half of those of
+  // the last one.
+  bool wait_for_majority(const std::function<bool()>& gives_up);
   ExchangeStatistics statistics() const;
 
  private:

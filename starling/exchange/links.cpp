@@ -96,12 +96,23 @@ void WorkerLinks::lost(int rank, const std::string& reason) {
 void WorkerLinks::ended(int rank) {
   const std::lock_guard lock(monitor_.mutex);
   departed_.insert(rank);
+  unseen_.erase(rank);
+  monitor_.changed->notify_all();
 }
 
 std::set<int> WorkerLinks::departed() const {
   const auto has_departed = [&](int rank) { return departed_.contains(rank); };
   const bool all = std::ranges::all_of(silent_, has_departed) && std::ranges::all_of(gone_, has_departed);
   return all ? departed_ : std::set<int>();
+}
+
+bool WorkerLinks::sees_majority() const {
+  std::vector<bool> seen;  // the members, by rank
+  for (int rank = 0; rank < transport_.size(); ++rank) {
+    if (!is_away(rank) && !departed_.contains(rank)) seen.push_back(!unseen_.contains(rank));
+  }
+  const auto all = seen.size(), there = static_cast<std::size_t>(std::ranges::count(seen, true));
+  return 2 * there > all || (2 * there == all && seen.front());
 }
 
 void WorkerLinks::never_met(int rank, const std::string& reason) {
@@ -185,7 +196,7 @@ void WorkerLinks::refuse(int rank, const std::string& claim) {
 
 // ---------------------------------------------------------------- time
 
-void WorkerLinks::start() { ticked_ = transport_.now(); }
+void WorkerLinks::start() { started_ = ticked_ = transport_.now(); }
 
 bool WorkerLinks::slept_lately() const {
   return slept() || (woke_ && transport_.now() - *woke_ <= options_.silent);
@@ -194,7 +205,7 @@ bool WorkerLinks::slept_lately() const {
 void WorkerLinks::tick(const std::function<void(int rank, const std::string& why)>& on_silent) {
   const Time now = transport_.now();
   const bool i_slept = slept();  // then it is not the others that were silent
-  if (i_slept) woke_ = now;
+  if (i_slept) woke_ = started_ = now;
   ticked_ = now;
   std::set<int> silent;
   for (int rank = 0; rank < transport_.size(); ++rank) {
@@ -206,8 +217,25 @@ void WorkerLinks::tick(const std::function<void(int rank, const std::string& why
     silent.insert(rank);
     on_silent(rank, fmt::format("silent for {:.1f} s", seconds(now - other.heard)));
   }
+  {
+    const std::lock_guard lock(monitor_.mutex);
+    silent_ = std::move(silent);
+  }
+  note_unseen();
+}
+
+void WorkerLinks::note_unseen() {
+  std::set<int> unseen;
+  for (int rank = 0; rank < transport_.size(); ++rank) {
+    const State& other = at(rank);
+    const Time since = other.met ? other.heard : started_;
+    if (rank != transport_.rank() && !other.left && ticked_ - since > options_.silent) unseen.insert(rank);
+  }
   const std::lock_guard lock(monitor_.mutex);
-  silent_ = std::move(silent);
+  for (const int rank : departed_) unseen.erase(rank);
+  if (unseen == unseen_) return;
+  unseen_ = std::move(unseen);
+  monitor_.changed->notify_all();
 }
 
 void WorkerLinks::say_alive(int rank) {

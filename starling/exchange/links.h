@@ -6,6 +6,8 @@
 //   absent    it was late or silent: nobody waits for it until it speaks again
 //   left      it said goodbye
 //   lost      its process is gone
+//   departed  it has left, or its process has certainly ended
+//   unseen    a member that has not departed, and of which no byte has come for some seconds
 //
 // On the transport's thread, except where stated.
 #pragma once
@@ -58,6 +60,10 @@ class WorkerLinks {
   // Those that have left, or whose processes have ended. None while another one is silent: nobody
   // knows whether it has ended.
   std::set<int> departed() const;
+  const std::set<int>& unseen() const { return unseen_; }
+  // More than half of the members that have not departed are seen, with me; or half of them, with
+  // the lowest rank. So two parts of a network are never both of these.
+  bool sees_majority() const;
   bool is_connected(int rank) const { return connected_.contains(rank); }
   bool hears(int rank) const { return connected_.contains(rank) && !silent_.contains(rank); }
 
@@ -125,6 +131,7 @@ class WorkerLinks {
   const State& at(int rank) const { return states_[static_cast<std::size_t>(rank)]; }
   Duration overdue() const { return transport_.now() - ticked_; }
   bool silent(int rank) const { return ticked_ - at(rank).heard > options_.silent; }
+  void note_unseen();
 
   Transport& transport_;
   Monitor& monitor_;
@@ -133,10 +140,12 @@ class WorkerLinks {
   // The last tick: a worker that was not heard long before it is silent, even if I slept since.
   Time ticked_{};
   std::optional<Time> woke_;  // from the last long sleep
+  Time started_{};
 
-  std::set<int> connected_, met_;  // now; ever. These six with the monitor's lock
+  std::set<int> connected_, met_;  // now; ever. These seven with the monitor's lock
   std::set<int> absent_;
   std::set<int> silent_;
+  std::set<int> unseen_;
   std::set<int> gone_;
   std::set<int> departed_;
   std::map<int, std::string> never_met_;  // and lost, with the reason; with the lock too

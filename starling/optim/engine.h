@@ -41,8 +41,10 @@ inline ExchangeOptions exchange_options(const World& world) {
   return options;
 }
 
-// Throws UsageError if World::rejoin is not possible with these options.
+// Throw UsageError if World::rejoin, or a pause by World::partition, is not possible with these
+// options.
 void check_rejoin(const World& world, const Options& options, torch::optim::Optimizer* inner);
+void check_partition(const World& world, const Options& options);
 
 struct Optimizer::Engine {
   Engine() = default;
@@ -112,10 +114,14 @@ struct Optimizer::Engine {
       throw UsageError(what +
                        " within consensus(): the end of it puts back this worker's parameters of before");
   }
+  // With Partition::pause: waits while this worker sees too few of the others (partition.cpp).
+  // Throws Error after timeouts.stalled.
+  void wait_for_majority() const;
   // f(the exchange). If an average in it is called off by a renewal: again, in the next exchange.
   template <class F>
   auto on_edges(const F& f) {
     for (;;) {
+      wait_for_majority();
       try {
         return f(connected());
       } catch (const RenewalCalled&) {

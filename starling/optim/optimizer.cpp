@@ -133,6 +133,7 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
     e.node = {.size = size, .place = world.rank % size};
   }
   check_rejoin(e.world, e.options, e.inner);
+  check_partition(e.world, e.options);
   e.renew = [this] { renew(/*between_steps=*/false); };
   e.clipping = Clipping(e.options.clip, e.options.skip_not_finite, e.options.loss_scaling);
   kernels::best_kernels();  // throws if STARLING_ISA is wrong
@@ -272,6 +273,7 @@ at::Tensor Optimizer::step(LossClosure closure) {
   keep_states();
   engine_->connected();
   const c10::AutoGradMode no_gradient(false);
+  engine_->wait_for_majority();
   engine_->joined = !keep_membership();
   if (engine_->joined) return loss;
   RECORD_USER_SCOPE("starling::step");

@@ -24,6 +24,13 @@ namespace starling {
 class Collectives;
 class Transport;
 
+// The conduct of a worker that sees too few of the others: its part of the network is cut off.
+//   go_on   it trains on, as the other part does; both mix again when they see each other
+//   pause   it waits, before a step and before an average, until it sees more than half of the
+//           members, or half of them with the one of the lowest rank. Members whose processes have
+//           ended do not count. It throws Error after timeouts.stalled
+enum class Partition { go_on, pause };
+
 // One timeout; the others are derived from it.
 struct Timeouts {
   std::chrono::milliseconds meet{60'000};  // start-up: all workers must arrive within this time
@@ -50,7 +57,8 @@ struct World {
   // as restarted workers do. Equal on all workers; needs `rejoin`. STARLING_INITIAL_SIZE. Nothing:
   // all begin.
   std::optional<int> initial_size{};
-  std::shared_ptr<void> token_file;  // of a token that rank 0 has made: removed with the last copy
+  Partition partition = Partition::go_on;  // STARLING_PARTITION
+  std::shared_ptr<void> token_file;        // of a token that rank 0 has made: removed with the last copy
   // How a worker has ended, such as "was killed by signal 9", if its launcher has said so in the
   // store; else nothing. On any thread.
   std::function<std::string(int rank)> fate = [](int) { return std::string(); };

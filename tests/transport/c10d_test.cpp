@@ -303,6 +303,8 @@ TEST(WorldFromEnvironment, NamesTheVariableThatIsWrong) {
   EXPECT_THAT(refusal("STARLING_TLS_KEY", "/no/such/file"),
               HasSubstr("STARLING_TLS_KEY is set, and STARLING_TLS is not set"));
   EXPECT_THAT(refusal("STARLING_REJOIN", "yes"), HasSubstr("STARLING_REJOIN='yes' is not allowed: 1"));
+  EXPECT_THAT(refusal("STARLING_PARTITION", "pauses"),
+              HasSubstr("STARLING_PARTITION='pauses' is not allowed, did you mean pause?: continue ("));
   EXPECT_THAT(refusal("STARLING_INITIAL_SIZE", "5"), HasSubstr("='5' is not allowed: 1 to 4"));
   EXPECT_THAT(refusal("STARLING_INITIAL_SIZE", "3"), HasSubstr("needs STARLING_REJOIN=1"));
   EXPECT_THAT(refusal("STARLING_SOCKET_IFNAME", "nowhere0"),

@@ -41,6 +41,7 @@ class Environment {
                              "STARLING_TLS_CA",
                              "STARLING_REJOIN",
                              "STARLING_INITIAL_SIZE",
+                             "STARLING_PARTITION",
                              "STARLING_SOCKET_IFNAME",
                              "GLOO_SOCKET_IFNAME",
                              "TORCHELASTIC_USE_AGENT_STORE",

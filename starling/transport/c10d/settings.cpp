@@ -152,6 +152,16 @@ std::optional<int> initial_size_from_environment(const Variables& variable, int 
   return number;
 }
 
+Partition partition_from_environment(const Variables& variable) {
+  const std::string value = variable("STARLING_PARTITION").value_or("continue");
+  if (value == "continue") return Partition::go_on;
+  if (value == "pause") return Partition::pause;
+  throw UsageError(fmt::format(
+      "environment: STARLING_PARTITION='{}' is not allowed{}: continue (a worker that is cut off trains on; "
+      "the default) or pause (it waits until it sees more than half of the workers)",
+      value, did_you_mean(value, {"continue", "pause"})));
+}
+
 std::optional<TlsOptions> tls_from_environment(const Variables& variable) {
   const std::string how = variable("STARLING_TLS").value_or("");
   if (!how.empty() && how != "psk" && how != "cert")

@@ -37,6 +37,9 @@ bool rejoin_from_environment(const Variables& variable);
 // the other workers could not join.
 std::optional<int> initial_size_from_environment(const Variables& variable, int size);
 
+// STARLING_PARTITION: World::partition, "continue" or "pause". Throws UsageError for other values.
+Partition partition_from_environment(const Variables& variable);
+
 // STARLING_TLS: "psk" or, with STARLING_TLS_CERT, STARLING_TLS_KEY and STARLING_TLS_CA, "cert";
 // nothing if it is unset. Throws UsageError for other values, for a file that is missing or
 // superfluous, and for a key that other users can read.

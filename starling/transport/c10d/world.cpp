@@ -90,6 +90,7 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
   world.token = token_from_environment(variable);
   world.rejoin = rejoin_from_environment(variable);
   world.initial_size = initial_size_from_environment(variable, world.size);
+  world.partition = partition_from_environment(variable);
 
   SocketAddress master;
   try {
