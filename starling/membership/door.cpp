@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kLook{100};  // between two looks at the bel
 
 std::string seat_key(int seat) { return fmt::format("knock/{}", seat); }
 std::string answer_key(std::int64_t life) { return fmt::format("answer/{}", life); }
+std::string beat_key(std::int64_t life) { return fmt::format("beat/{}", life); }
 
 }  // namespace
 
@@ -79,6 +80,9 @@ std::optional<Knock> Door::knock_of(int seat) const {
 
 void Door::answer(std::int64_t life, const std::string& refusal) const { set(answer_key(life), refusal); }
 std::optional<std::string> Door::answer_to(std::int64_t life) const { return get(answer_key(life)); }
+
+void Door::beat(std::int64_t life) const { set(beat_key(life), std::to_string(new_id())); }
+std::string Door::beat_of(std::int64_t life) const { return get(beat_key(life)).value_or(""); }
 
 DoorWatch::DoorWatch(const Door& door, std::function<void()> rung, std::function<void()> looked)
     : door_(door), rung_(std::move(rung)), looked_(std::move(looked)), thread_([this] { run(); }) {}

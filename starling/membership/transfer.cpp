@@ -69,6 +69,7 @@ struct Receipt::Receiver final : TransportHandler {
   Receiver(const World& world, const std::string& channel, int from, std::size_t most)
       : from(from),
         most(most),
+        silent(world.timeouts.silent),
         transport(world.make_transport(world, channel)),
         monitor(*transport, world.interrupted) {
     transport->start(*this);
@@ -78,6 +79,7 @@ struct Receipt::Receiver final : TransportHandler {
 
   void connected(int) override {
     came = 0;
+    moved = transport->now();
     is_connected = true;
   }
   void disconnected(int, const std::string&) override { is_connected = false; }
@@ -95,11 +97,14 @@ struct Receipt::Receiver final : TransportHandler {
     if (frame.type != FrameType::data || finished) return;
     if (!intact || payload.empty()) return transport->reset(from, "a part of its state was damaged");
     came += payload.size();
+    moved = transport->now();
     if (came < bytes.size()) return;
     if (crc32c(bytes) != frame.value) return transport->reset(from, "its state was damaged");
     transport->send(from, {.type = FrameType::ack});
     end("");
   }
+
+  bool stands_still() const { return is_connected && transport->now() - moved.load() > silent; }
 
   bool make_room(std::size_t total) {
     try {
@@ -122,27 +127,38 @@ struct Receipt::Receiver final : TransportHandler {
 
   const int from;
   const std::size_t most;
+  const std::chrono::milliseconds silent;
   MemoryFile state;
   // On the transport's thread.
   std::span<std::byte> bytes;
   std::size_t came = 0;
 
   std::atomic<bool> finished = false, is_connected = false;
-  std::string why;  // it has not come; before `finished`
+  std::atomic<Time> moved = Time{};  // the connection, or the last part of the state
+  std::string why;                   // it has not come; before `finished`
   const std::unique_ptr<Transport> transport;
   Monitor monitor;
 };
 
-Receipt::Receipt(const World& world, const std::string& channel, int from, std::size_t most,
-                 std::chrono::milliseconds patience)
-    : receiver_(std::make_unique<Receiver>(world, channel, from, most)) {
-  Receiver& r = *receiver_;
-  std::unique_lock lock(r.monitor.mutex);
-  if (!r.monitor.wait(lock, patience, [&] { return r.finished.load(); }))
-    throw Error(fmt::format("worker {} has not sent its state within {:g} s", from, seconds(patience)));
-  if (!r.why.empty()) throw Error(fmt::format("worker {} has not sent its state: {}", from, r.why));
-}
+Receipt::Receipt(const World& world, const std::string& channel, int from, std::size_t most)
+    : receiver_(std::make_unique<Receiver>(world, channel, from, most)) {}
 Receipt::~Receipt() = default;
+
+void Receipt::wait(std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kLook{100};
+  Receiver& r = *receiver_;
+  const Time end = r.transport->now() + patience;
+  std::unique_lock lock(r.monitor.mutex);
+  while (!r.monitor.wait(lock, kLook, [&] { return r.finished.load(); })) {
+    if (r.stands_still())
+      throw Error(fmt::format("worker {} has stopped while it sent its state: nothing has come for {:g} s",
+                              r.from, seconds(r.silent)));
+    if (r.transport->now() >= end || r.monitor.is_interrupted(lock))
+      throw Error(fmt::format("worker {} has not sent its state within {:g} s", r.from, seconds(patience)));
+  }
+  if (!r.why.empty()) throw Error(fmt::format("worker {} has not sent its state: {}", r.from, r.why));
+}
+
 MemoryFile& Receipt::state() { return receiver_->state; }
 bool Receipt::is_connected() const { return receiver_->is_connected; }
 

@@ -36,11 +36,12 @@ class Donation {
 // At the newcomer.
 class Receipt {
  public:
-  // Blocks until the state of `from` has come. Throws Error if that takes longer than `patience`,
-  // if `from` is gone, or if it sends more than `most` bytes.
-  Receipt(const World& world, const std::string& channel, int from, std::size_t most,
-          std::chrono::milliseconds patience);
+  // Gets the state of `from`, of at most so many bytes, in the background.
+  Receipt(const World& world, const std::string& channel, int from, std::size_t most);
   ~Receipt();  // ends the connection
+  // Blocks until it has come. Throws Error if that takes longer than `patience`, if interrupted, if
+  // `from` is gone or sends too much, or if it is connected and stands still for timeouts.silent.
+  void wait(std::chrono::milliseconds patience);
   MemoryFile& state();
   bool is_connected() const;  // the donor is still there
 

@@ -83,29 +83,37 @@ void Membership::ask_for_state(int turn, Time end) {
   const std::vector<int> members = living_members();
   donor_ = members[static_cast<std::size_t>(turn) % members.size()];
   door_.knock({.life = life_, .donor = donor_, .terms = terms_});
-  std::string hopeless;
+  receipt_.reset();
+  const Duration silent = world_.timeouts.silent;
+  std::string hopeless, mute;  // why no state comes: from anybody, from this donor
   World waiting = world_;
-  waiting.interrupted = [&, looked = Clock::now(), asked = Clock::now()]() mutable {
-    if (Clock::now() - looked < kLookAtDoor) return world_.interrupted();
-    looked = Clock::now();
-    bool is_heard = true;
+  waiting.interrupted = [&, looked = Clock::now(), asked = Clock::now(), heard = Clock::now(),
+                         beat = std::string()]() mutable {
+    const Time now = Clock::now();
+    if (now - looked < kLookAtDoor) return world_.interrupted();
+    looked = now;
     try {
       const auto answer = door_.answer_to(life_);
-      is_heard = answer || Clock::now() - asked <= world_.timeouts.silent / 5;
       hopeless = answer && !answer->empty() ? *answer : has_members() ? "" : kNobody;
+      const std::string latest = door_.beat_of(life_);
+      if (latest != beat || (receipt_ && receipt_->is_connected())) heard = now;
+      beat = latest;
+      if (!answer ? now - asked > silent / 5 : now - heard > silent)
+        mute = fmt::format("worker {} does not answer", donor_);
     } catch (const StoreLost&) {  // the state comes without it
+      heard = now;
     }
-    return !hopeless.empty() || !is_heard || world_.interrupted();
+    return !hopeless.empty() || !mute.empty() || world_.interrupted();
   };
   const Duration left = end - Clock::now();
-  // A donor that stops meanwhile leaves time for another.
-  const Duration patience = members.size() == 1 ? left : std::max<Duration>(left / 2, world_.timeouts.silent);
+  // A donor that lives, and does not come to its next step, leaves time for another.
+  const Duration patience = members.size() == 1 ? left : std::max<Duration>(left / 2, silent);
   try {
-    receipt_ =
-        std::make_unique<Receipt>(waiting, channel_of(donor_, world_.rank, life_), donor_, kMostState,
-                                  std::chrono::ceil<std::chrono::milliseconds>(std::min(patience, left)));
+    receipt_ = std::make_unique<Receipt>(waiting, channel_of(donor_, world_.rank, life_), donor_, kMostState);
+    receipt_->wait(std::chrono::ceil<std::chrono::milliseconds>(std::min(patience, left)));
   } catch (const Error&) {
     if (!hopeless.empty()) throw UsageError(fmt::format("this worker cannot join the run: {}", hopeless));
+    if (!mute.empty()) throw Error(mute);
     throw;
   }
 }
@@ -170,7 +178,11 @@ void Membership::set_epoch(const Epoch& epoch) {
   std::erase_if(donations_, [&](const auto& donation) {
     return donation.second->is_over() || epoch.lives.contains(donation.second->to());
   });
-  if (!watch_) watch_ = std::make_unique<DoorWatch>(door_, [this] { look(); }, [this] { judge_departed(); });
+  const auto looked = [this] {
+    beat();
+    judge_departed();
+  };
+  if (!watch_) watch_ = std::make_unique<DoorWatch>(door_, [this] { look(); }, looked);
 }
 
 void Membership::look() {
@@ -189,13 +201,27 @@ void Membership::look() {
     door_.answer(knock->life, fits ? "" : "its options or its parameters differ from the members'");
     seen_.insert(knock->life);
     if (!fits) continue;
+    coming_[seat] = {knock->life, Clock::now()};
     const std::lock_guard lock(mutex_);
-    wanted_[seat] = {knock->life, Clock::now()};
+    wanted_[seat] = coming_[seat];
   }
   const std::lock_guard lock(mutex_);
   // Two parts of a run that did not see each other may have made two epochs of one number.
   if (latest && latest->number >= epoch_.number && !latest->has(world_.rank, life_)) out_ = true;
   news_ = true;
+}
+
+// A newcomer cannot know otherwise whether this worker makes a long step, or has stopped.
+void Membership::beat() {
+  const Time now = Clock::now();
+  if (now - beaten_ < world_.timeouts.silent / 5) return;
+  beaten_ = now;
+  std::erase_if(coming_, [&](const auto& entry) {
+    const auto& [seat, newcomer] = entry;
+    const auto knock = door_.knock_of(seat);
+    return !knock || knock->life != newcomer.life || now - newcomer.since > world_.timeouts.meet;
+  });
+  for (const auto& [seat, newcomer] : coming_) door_.beat(newcomer.life);
 }
 
 bool Membership::is_out() const {

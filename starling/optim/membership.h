@@ -98,7 +98,8 @@ class Membership {
   World hasty_world(const Epoch& epoch) const;
 
  private:
-  void look();  // these two on the watch's thread
+  void look();  // these three on the watch's thread
+  void beat();
   void judge_departed();
   void ask_for_state(int turn, Time end);
   std::vector<int> living_members() const;
@@ -115,17 +116,19 @@ class Membership {
   Epoch epoch_;  // written with the lock, by the training thread
   std::unique_ptr<Receipt> receipt_;
   std::map<std::int64_t, std::unique_ptr<Donation>> donations_;  // by life
-  // Lives of newcomers, on the watch's thread: those that had an answer; those for which it has
-  // waited once.
-  std::set<std::int64_t> seen_, waited_for_;
-
-  mutable std::mutex mutex_;  // of the following
-  std::atomic<bool> news_ = false;
-  bool out_ = false;
   struct Newcomer {
     std::int64_t life;
     Time since;
   };
+  // Lives of newcomers, on the watch's thread: those that had an answer; those for which it has
+  // waited once.
+  std::set<std::int64_t> seen_, waited_for_;
+  std::map<int, Newcomer> coming_;  // by seat: those that wait for this worker's state; likewise
+  Time beaten_{};                   // likewise
+
+  mutable std::mutex mutex_;  // of the following
+  std::atomic<bool> news_ = false;
+  bool out_ = false;
   std::map<int, Newcomer> wanted_;  // by seat
   std::set<int> departed_, leave_out_;
   Time departed_since_{};

@@ -13,7 +13,8 @@ namespace {
 constexpr std::size_t kMost = 1 << 16;
 
 void receive(const World& world, std::size_t most) {
-  Receipt receipt(world, "a", 0, most, std::chrono::milliseconds(300));
+  Receipt receipt(world, "a", 0, most);
+  receipt.wait(std::chrono::milliseconds(300));
   check(receipt.state().bytes().size() <= most, "a state that is too large");
   const SafetensorsReader reader(receipt.state().open());
   for (const TensorInfo& tensor : reader.tensors()) {

@@ -38,6 +38,16 @@ TEST_F(AtTheDoor, ANewcomerKnocksAndIsRefused) {
   EXPECT_EQ(door(2).answer_to(18), "");
 }
 
+TEST_F(AtTheDoor, ADonorShowsThatItLives) {
+  EXPECT_EQ(door(2).beat_of(17), "");
+  door(1).beat(17);
+  const std::string first = door(2).beat_of(17);
+  EXPECT_NE(first, "");
+  EXPECT_EQ(door(2).beat_of(17), first);
+  door(1).beat(17);
+  EXPECT_NE(door(2).beat_of(17), first);
+}
+
 TEST_F(AtTheDoor, AKnockHasThreeNumbersInTheirRanges) {
   const std::string key = "starling/door/optimizer-0/knock/2";
   const auto heard = [&](const std::string& text) {

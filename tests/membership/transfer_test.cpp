@@ -10,6 +10,7 @@
 
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
+#include "starling/transport/local/local.h"
 #include "starling/transport/tcp/tcp.h"
 #include "tests/eventually.h"
 #include "tests/exchange/deaf.h"
@@ -57,7 +58,8 @@ TEST_F(Transfer, TheStateComesWhole) {
     const Donation donation(worlds[0], channel, 1, state(bytes), hash_of(bytes), [&] { ++changes; });
     EXPECT_FALSE(donation.is_taken());
     {
-      Receipt receipt(worlds[1], channel, 0, bytes, 60s);
+      Receipt receipt(worlds[1], channel, 0, bytes);
+      receipt.wait(60s);
       EXPECT_TRUE(eventually([&] { return changes == 1 && donation.is_taken(); }));
       EXPECT_TRUE(std::ranges::equal(receipt.state().bytes(), state(bytes)->bytes()));
     }
@@ -69,18 +71,39 @@ TEST_F(Transfer, TheStateComesWhole) {
 
 TEST_F(Transfer, ADonorThatGoesIsNamed) {
   auto gone = std::async([&] { Donation(worlds[0], "a", 1, state(1 << 20), hash_of(1 << 20), [] {}); });
-  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "a", 0, 1 << 10, 60s); }),
+  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "a", 0, 1 << 10).wait(60s); }),
               HasSubstr("worker 0 has not sent its state"));
 }
 
 TEST_F(Transfer, ADonorThatDoesNotComeIsNamed) {
-  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "b", 0, 1 << 10, 100ms); }),
+  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "b", 0, 1 << 10).wait(100ms); }),
               HasSubstr("worker 0 has not sent its state within 0.1 s"));
+}
+
+// As by SIGSTOP. Each part of the state takes a while, and the donor stops after some of them.
+TEST_F(Transfer, ADonorThatStopsWhileItSendsIsFoundOut) {
+  constexpr int kParts = 40;
+  std::atomic<int> sent = 0;
+  LocalHub* stops = nullptr;
+  LocalHub hub(2, {}, {.cross = [&](int from, int, std::size_t, Time now) {
+                 if (from == 0 && ++sent == kParts / 4) stops->pause(0);
+                 return Crossing{now + 10ms, now + 10ms};
+               }});
+  stops = &hub;
+  for (World& world : worlds) {
+    world.timeouts.silent = 500ms;
+    world.make_transport = [&hub](const World& of, const std::string&) { return hub.endpoint(of.rank); };
+  }
+  const std::size_t bytes = kParts * Frame::kMaxPayload;
+  const Donation donation(worlds[0], "e", 1, state(bytes), hash_of(bytes), [] {});
+  EXPECT_EQ(refusal([&] { Receipt(worlds[1], "e", 0, bytes).wait(1h); }),
+            "worker 0 has stopped while it sent its state: nothing has come for 0.5 s");
+  hub.resume(0);
 }
 
 TEST_F(Transfer, NobodyFillsTheNewcomersMemory) {
   const Donation donation(worlds[0], "c", 1, state(1000), hash_of(1000), [] {});
-  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "c", 0, 999, 60s); }),
+  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "c", 0, 999).wait(60s); }),
               HasSubstr("it has 1000 bytes, at most 999 are possible"));
 }
 
@@ -97,7 +120,7 @@ TEST_F(Transfer, AStateThatTheSystemRefusesIsNoEndOfTheNewcomer) {
     const std::unique_ptr<Transport> transport;
   };
   const Liar liar(worlds[0]);
-  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "d", 0, ~std::size_t{0}, 60s); }),
+  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "d", 0, ~std::size_t{0}).wait(60s); }),
               HasSubstr("worker 0 has not sent its state: a file in memory: cannot size it"));
 }
 

@@ -1,6 +1,7 @@
 // Workers that leave and come back while the others train. Each scheme of the table.
 #include "starling/optim/membership.h"
 
+#include "starling/core/crc32c.h"
 #include "tests/eventually.h"
 #include "tests/optim/every_scheme.h"
 
@@ -319,6 +320,64 @@ TEST_F(InASeat, ANewcomerWaitsForTheStore) {
   const Time begin = Clock::now();
   EXPECT_EQ(refusal([&] { newcomer.take_state(); }), "this worker cannot join the run: store: lost");
   EXPECT_GE(Clock::now() - begin, 5s);
+}
+
+// The donor has answered, and stops before its state goes: it does not show that it lives. The
+// newcomer asks the other member, long before half of `meet` is over.
+TEST(Membership, ADonorThatStopsBeforeItSendsIsFoundOut) {
+  std::vector<World> worlds = World::threads(3);
+  LogLines lines;
+  for (World& world : worlds) {
+    world = seat_of(world);
+    world.timeouts = {.meet = 1h, .silent = 1s};
+    world.log = lines.log(Level::info);
+  }
+  Membership member(worlds[1], "a", 1), newcomer(worlds[2], "a", 1);
+  const Door stopped(worlds[0], "a");
+  member.set_epoch({.number = 3, .lives = {{0, 7}, {1, member.life()}}});
+  std::atomic<bool> has_come = false;
+  std::thread others([&] {
+    std::set<std::int64_t> answered;
+    while (!has_come) {
+      const auto knock = stopped.knock_of(2);
+      if (knock && knock->donor == 0 && answered.insert(knock->life).second) stopped.answer(knock->life, "");
+      for (const auto& [seat, life] : member.wanted([](int) { return false; })) {
+        auto file = std::make_unique<MemoryFile>();
+        file->resize(3);
+        member.donate(seat, life, std::move(file), crc32c(std::vector<std::byte>(3)));
+      }
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  EXPECT_EQ(newcomer.take_state().bytes().size(), 3U);
+  has_come = true;
+  others.join();
+  EXPECT_EQ(newcomer.donor(), 1);
+  EXPECT_THAT(lines.text(), HasSubstr("worker 0 does not answer: asking another worker"));
+}
+
+// It answers, makes a step that takes longer than one may be silent, and shows that it lives.
+TEST(Membership, ADonorWithALongStepIsWaitedFor) {
+  std::vector<World> worlds = World::threads(2);
+  LogLines lines;
+  for (World& world : worlds) {
+    world = seat_of(world);
+    world.timeouts = {.meet = 1h, .silent = 1s};
+    world.log = lines.log(Level::info);
+  }
+  Membership member(worlds[0], "a", 1), newcomer(worlds[1], "a", 1);
+  member.set_epoch({.number = 3, .lives = {{0, member.life()}}});
+  std::thread donor([&] {
+    std::this_thread::sleep_for(2 * worlds[0].timeouts.silent);
+    std::map<int, std::int64_t> wanted;
+    while (wanted.empty()) wanted = member.wanted([](int) { return false; });
+    auto file = std::make_unique<MemoryFile>();
+    file->resize(3);
+    member.donate(1, wanted.at(1), std::move(file), crc32c(std::vector<std::byte>(3)));
+  });
+  EXPECT_EQ(newcomer.take_state().bytes().size(), 3U);
+  donor.join();
+  EXPECT_THAT(lines.text(), testing::Not(HasSubstr("does not answer")));
 }
 
 // A member cannot meet the others in the new epoch: it waits for the store, and is in it.
