@@ -149,6 +149,36 @@ TEST(Exchange, OnlyOnePartOfANetworkSeesAMajority) {
   }
 }
 
+// Worker 0 calls while its edge is broken. Worker 1 waits in an average to which 0 does not come.
+TEST(Exchange, ACallToARenewalIsRepeatedOnReconnection) {
+  LocalHub hub(2);
+  const auto end = [&](int rank) {
+    return std::make_unique<Exchange>(hub.endpoint(rank), make_schedule("complete", 2),
+                                      std::vector<std::size_t>(), ExchangeOptions{.renewable = true});
+  };
+  const auto zero = end(0), one = end(1);
+  auto met = std::async(std::launch::async, [&] { one->meet(); });
+  zero->meet();
+  met.get();
+  hub.sever(0, 1);
+  ASSERT_TRUE(eventually([&] { return !zero->hears(1) && !one->hears(0); }));
+  auto waits = std::async(std::launch::async, [&] {
+    float value = 1;
+    EXPECT_THROW(one->average({&value, 1}), RenewalCalled);
+    std::int64_t largest = 1;
+    EXPECT_EQ(one->renew({&largest, 1}), (std::set{0, 1}));
+    EXPECT_EQ(largest, 2);
+  });
+  zero->call_renewal();
+  ASSERT_TRUE(eventually([&] { return zero->renewal_called(); }));
+  EXPECT_FALSE(one->renewal_called());
+  hub.mend(0, 1);
+  std::int64_t largest = 2;
+  EXPECT_EQ(zero->renew({&largest, 1}), (std::set{0, 1}));
+  waits.get();
+  EXPECT_TRUE(one->renewal_called());
+}
+
 TEST(Exchange, ADeathInTheMiddleOfAnAverageDoesNotHangIt) {
   Flock flock("base-2", 4);
   std::atomic<int> done = 0;
