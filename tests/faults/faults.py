@@ -13,6 +13,7 @@ WORKERS = 4
 STEP = 40  # at which the fault comes
 TRAINED = 120  # or this one, where a newcomer must show what it has taken
 DONOR = 3  # is asked first by VICTIM
+LATE = 3  # comes later, with launch = later
 VICTIM = 2  # in the ring its neighbours are 1 and 3, and 0 is none
 
 
@@ -27,6 +28,7 @@ class Expect:
     says: tuple = ()  # patterns of messages
     silent: tuple = ()  # patterns that no message may match
     result: bool = True  # the survivors train to the last step, and write the results
+    stands: tuple | None = None  # workers that make no step while the network is parted, as all others do; None: any
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,10 @@ class Fault:
     fail: str = ""  # STARLING_FAIL
     act: Callable | None = None  # act(run): from outside, once all have logged STEP or TRAINED
     arguments: tuple = ()
-    launch: str = "local"  # local: one launcher; ranks: each by itself; hosts: on emulated hosts
+    # local: one launcher; ranks: each by itself; later: likewise, but LATE does not begin the run;
+    # hosts: on emulated hosts
+    launch: str = "local"
+    variables: tuple = ()  # of the environment of all workers: (name, value)
     changed: tuple = ()  # launch = ranks: arguments and variables of worker VICTIM alone
     steps: int = 160
     only: str = ""  # for one scheme: the others do not have this place
@@ -52,10 +57,10 @@ def dies(phase, victim=VICTIM, what="", **more):
                  fail=f"{phase}:{STEP}:{victim}:kill", **more)
 
 
-def returns(name, what, fail, *joins, again=False, **more):
+def returns(name, what, fail, *joins, again=False, says=(), steps=600, **more):
     """SIGKILL, and the launcher starts the worker again."""
-    return Fault(name, what, Expect(joins=joins, again=again), fail=fail,
-                 arguments=("--restart", "20"), steps=600, **more)
+    return Fault(name, what, Expect(joins=joins, again=again, says=says), fail=fail,
+                 arguments=("--restart", "20"), steps=steps, **more)
 
 
 def stand_still(seconds, *ranks):
@@ -84,10 +89,29 @@ def away_for_an_epoch(run):
     os.kill(pids[VICTIM], signal.SIGCONT)
 
 
+def goes_on_later(run):
+    """DONOR, which has stopped, goes on once VICTIM has the state of another worker."""
+    back = re.compile(rf"starling\[{VICTIM}\]: this worker has joined")
+    run.until(lambda steps: run.time_of(back), f"worker {VICTIM} is back")
+    os.kill(run.workers()[DONOR], signal.SIGCONT)
+
+
+def comes_later(run):
+    run.add(*run.late)
+
+
+def stay_parted(run, seconds):
+    """Notes in run.meanwhile how many steps each worker logs in the last third of the time."""
+    time.sleep(seconds * 2 / 3)
+    before = dict(run.steps())
+    time.sleep(seconds / 3)
+    run.meanwhile = {rank: step - before[rank] for rank, step in run.steps().items()}
+
+
 def cut(host, seconds):
     def act(run):
         run.cable("--cut", host)
-        time.sleep(seconds)
+        stay_parted(run, seconds)
         run.cable("--mend", host)
 
     return act
@@ -104,13 +128,14 @@ def split(seconds):
         subprocess.run(["ip", "-n", run.switch, "link", "add", "other", "type", "bridge"], check=True)
         subprocess.run(["ip", "-n", run.switch, "link", "set", "other", "up"], check=True)
         move("other")
-        time.sleep(seconds)
+        stay_parted(run, seconds)
         move("bridge")
 
     return act
 
 
 LEFT = "has not come|is gone|failed"
+PAUSE = (("STARLING_PARTITION", "pause"),)
 
 FAULTS = [
     *(dies(phase) for phase in ("data", "forward", "send", "optimizer", "test", "checkpoint")),
@@ -147,6 +172,13 @@ FAULTS = [
             f"forward:{TRAINED}:1:kill,forward:{TRAINED}:2:kill", 1, 2),
     returns("donor-dies", "the donor of a state is killed while it gives it",
             f"forward:{TRAINED}:{VICTIM}:kill,join:*:{DONOR}:kill", VICTIM, DONOR),
+    returns("donor-stops", "the donor of a state stops before it gives it, until another has given its own",
+            f"forward:{TRAINED}:{VICTIM}:kill,join:*:{DONOR}:stop", VICTIM, DONOR,
+            says=(rf"starling\[{VICTIM}\]: this worker has joined .* the state of worker [01]",),
+            act=goes_on_later, steps=2500),
+    Fault("comes-later", "a worker that does not begin the run comes to it", Expect(
+        joins=(LATE,)), act=comes_later, launch="later", steps=1500,
+        variables=(("STARLING_REJOIN", "1"), ("STARLING_INITIAL_SIZE", str(LATE)))),
     Fault("newcomer-dies", "a worker dies whenever it takes a state", Expect(
         dead=(VICTIM,), says=(f"worker {VICTIM} stayed away",)),
         fail=f"forward:{TRAINED}:{VICTIM}:kill,join:*:{VICTIM}:kill,restart=any", arguments=("--restart", "2"),
@@ -170,8 +202,15 @@ FAULTS = [
           launch="hosts", steps=600),
     Fault("cut-12s", "a host's cable is pulled for 12 s", Expect(), act=cut(VICTIM, 12), launch="hosts",
           steps=2000),
-    Fault("split-12s", "two hosts and two hosts are parted for 12 s", Expect(), act=split(12), launch="hosts",
-          steps=2000),
+    Fault("split-12s", "two hosts and two hosts are parted for 12 s", Expect(stands=()), act=split(12),
+          launch="hosts", steps=2000),
+    Fault("split-pauses", "the same with STARLING_PARTITION=pause", Expect(
+        stands=(2, 3), says=(r"starling\[[23]\]: .* pauses: it misses workers 0, 1",
+                             r"starling\[[23]\]: this worker sees enough of the others again")),
+        act=split(12), launch="hosts", steps=2000, variables=PAUSE),
+    Fault("first-cut-pauses", "the cable of the host with the store is pulled for 12 s, with pause", Expect(
+        stands=(0,), says=(r"starling\[0\]: .* pauses: it misses workers ",)),
+        act=cut(0, 12), launch="hosts", steps=2000, variables=PAUSE),
     Fault("other-recipe", "a worker with another model", Expect(
         code=None, result=False, says=("the workers differ in",)), launch="ranks",
         changed=(("--model.width", "12"), {})),

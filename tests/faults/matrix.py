@@ -14,6 +14,7 @@ A cell is red if one of these does not hold:
   sum       no exchange was mixed at one end only
   joins     the workers that were started again have joined, and no others; a newcomer's first
             loss is nearer to those of the others than to that of a new model
+  parts     while the network is parted, workers make steps or pause as the policy says
   learns    score and consensus distance are as without a fault
   whole     every checkpoint that is there verifies
   clean     no process, no shared memory and no half checkpoint is left
@@ -37,7 +38,7 @@ import time
 import uuid
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent / folder) for folder in (".", "../train")]
-from faults import FAULTS, STEP, TRAINED, VICTIM, WORKERS, Expect, Fault, compiled  # noqa: E402
+from faults import FAULTS, LATE, STEP, TRAINED, VICTIM, WORKERS, Expect, Fault, compiled  # noqa: E402
 from runs import free_port, write_images  # noqa: E402
 from watched import Hang, Watched  # noqa: E402
 
@@ -66,25 +67,30 @@ class Cell:
                 "--run.steps", self.fault.steps, *self.fault.arguments]
 
     def start(self):
-        fail = {"STARLING_FAIL": self.fault.fail} if self.fault.fail else {}
+        changed = dict(self.fault.variables)
+        if self.fault.fail:
+            changed["STARLING_FAIL"] = self.fault.fail
         if self.fault.launch == "local":
-            return Watched(self.out, ([*self.command(), "--workers", WORKERS], {}), **fail)
+            return Watched(self.out, ([*self.command(), "--workers", WORKERS], {}), **changed)
         if self.fault.launch == "hosts":
             name = f"faults-{uuid.uuid4().hex[:8]}"
             run = Watched(self.out, ([CLUSTER, "--name", name, "--hosts", WORKERS, "--rate", "0", "--grace", "600",
-                                      "--", *self.command()], {}))
+                                      "--", *self.command()], {}), **changed)
             run.switch = f"starling-{name}-switch"
             run.cable = lambda way, host: subprocess.run([CLUSTER, "--name", name, way, str(host)], check=True)
             return run
         port = free_port("127.0.0.1")
         commands = []
         for rank in range(WORKERS):
-            arguments, variables = self.fault.changed if rank == VICTIM else ((), {})
+            arguments, variables = self.fault.changed if self.fault.changed and rank == VICTIM else ((), {})
             commands.append(([*self.command(), *arguments], {
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORKERS),
                 "LOCAL_WORLD_SIZE": str(WORKERS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                 "STARLING_TOKEN": "the-token-of-this-run", **variables}))
-        return Watched(self.out, *commands)
+        late = commands.pop(LATE) if self.fault.launch == "later" else None
+        run = Watched(self.out, *commands, **changed)
+        run.late = late
+        return run
 
     def run(self, undisturbed=None):
         run = self.start()
@@ -92,7 +98,8 @@ class Cell:
             codes, at = [], None
             if self.fault.act:
                 step = TRAINED if self.fault.expect.joins else STEP
-                run.until(lambda steps: len(steps) == WORKERS and min(steps.values()) >= step, f"step {step}")
+                begin = WORKERS - (self.fault.launch == "later")
+                run.until(lambda steps: len(steps) == begin and min(steps.values()) >= step, f"step {step}")
                 at = time.monotonic()
                 self.fault.act(run)
             codes = run.end()
@@ -120,6 +127,7 @@ class Cell:
             at = run.time_of(FIRED)
             self.require(at is not None, "the fault has not come")
         self.check_messages(run, at)
+        self.check_parts(run)
         if expect.result:
             self.check_result(run, undisturbed)
         left = shared_memory() - self.before
@@ -146,6 +154,13 @@ class Cell:
             back = run.time_of(re.compile(rf"starling\[{victim}\]: this worker has joined"), at or 0)
             if back and at:
                 self.figures["joined_s"] = back - at
+
+    def check_parts(self, run):
+        stands = self.fault.expect.stands
+        for rank in range(WORKERS if stands is not None else 0):
+            steps = run.meanwhile.get(rank, 0)
+            self.require((steps == 0) == (rank in stands),
+                         f"parts: worker {rank} has made {steps} steps while the network was parted")
 
     def check_result(self, run, undisturbed):
         expect, steps = self.fault.expect, run.steps()

@@ -47,7 +47,12 @@ BUGS = [
         ("starling/optim/membership.cpp", "!latest->has(world_.rank, life_)) out_ = true;",
          "!latest->has(world_.rank, life_)) out_ = false;"),)),
     Bug("the-dead-stay-members", "newcomer-dies", (
-        ("starling/optim/membership.cpp", "  if (departed.empty() || departed != departed_) {", "  if (true) {"),)),
+        ("starling/optim/membership.cpp", "  departed_ = departed;", "  departed_.clear();"),)),
+    Bug("a-donor-that-stopped-is-waited-for", "donor-stops", (
+        ("starling/optim/membership.cpp", "now - asked > silent / 5 : now - heard > silent)",
+         "now - asked > silent / 5 : false)"),), schemes=("cta",)),
+    Bug("a-part-that-is-cut-off-goes-on", "split-pauses", (
+        ("starling/optim/partition.cpp", "  if (exchange->sees_majority()) return;", "  return;"),), schemes=("cta",)),
     Bug("terms-are-not-compared", "other-recipe", (
         ("starling/optim/agreement.cpp", "return most_and_least[0] == -most_and_least[1];", "return true;"),),
         schemes=("cta",)),
