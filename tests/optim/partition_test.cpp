@@ -89,10 +89,10 @@ TEST(Partition, EachPartDoesAsThePolicySaysAndBothComeTogetherAgain) {
         Optimizer optimizer({x}, SGD{.lr = 1}, {.topology = "ring", .scheme = scheme}, world);
         x.mutable_grad() = at::full({40}, static_cast<double>(rank * rank));
         optimizer.step();
-        const Time cut = time->now() + 5ms, mend = cut + 60s;
+        const Time cut = time->now() + 5ms, mend = cut + 25s;
         if (rank == 0) workers.cut_at(cut), workers.mend_at(mend);
-        while (time->now() < mend + 60s) {
-          time->sleep(10ms);
+        while (time->now() < mend + 15s) {
+          time->sleep(20ms);
           const bool is_parted = time->now() > cut + 2 * world.timeouts.silent;
           x.mutable_grad().zero_();
           optimizer.step();
@@ -112,7 +112,8 @@ TEST(Partition, EachPartDoesAsThePolicySaysAndBothComeTogetherAgain) {
       for (int i = 0; i < kMany; ++i) {
         const bool pauses = part.contains(i) ? part_pauses : rest_pauses;
         const std::uint64_t steps = meanwhile[static_cast<std::size_t>(i)];
-        pauses ? EXPECT_EQ(steps, 0U) << i : EXPECT_GT(steps, 1000U) << i;
+        EXPECT_EQ(steps == 0, pauses) << i;
+        EXPECT_TRUE(pauses || steps > 500) << i << " has made " << steps;
       }
       if (partition == Partition::go_on) {
         EXPECT_NEAR(before_mend[0], before_mend[1], 1e-3);
