@@ -40,7 +40,8 @@ class Worker {
                   {.patience = {.meet = kLong, .silent = std::chrono::milliseconds(100), .stalled = kLong},
                    .log = kOneLine,
                    .contents = contents,
-                   .renewable = true}) {}
+                   .renewable = true,
+                   .jump_guard = contents.vectors > 1 ? 2.0 : 0.0}) {}
 
   void run() {
     exchange_.meet();
