@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <numbers>
 #include <optional>
 #include <string>
 #include <thread>
@@ -33,89 +32,12 @@
 #include "starling/train/evaluate.h"
 #include "starling/train/learner.h"
 #include "starling/train/trainer.h"
+#include "starling/train/virtual_network.h"
 #include "starling/transport/c10d/virtual_collectives.h"
 #include "starling/transport/local/local.h"
 
 namespace starling {
 namespace {
-
-Duration duration_of(double seconds) {
-  constexpr double kMost = 1e8;  // a lognormal has no upper bound
-  return of_seconds(std::min(seconds, kMost));
-}
-
-constexpr Time kEnd = Time() + std::chrono::seconds(1'000'000'000);
-
-// A clock holds 9e9 seconds.
-Time later(Time begin, double seconds) { return std::min(begin, kEnd) + duration_of(seconds); }
-
-// Draws from the standard normal distribution (Box and Muller).
-double normal(std::uint64_t seed, int worker, std::int64_t k) {
-  const auto dice = [&](std::uint64_t which) {
-    return uniform_of(
-        random_bits({seed, static_cast<std::uint64_t>(worker), static_cast<std::uint64_t>(k), which}));
-  };
-  return std::sqrt(-2 * std::log(1 - dice(0))) * std::cos(2 * std::numbers::pi * dice(1));
-}
-
-// Draws from a lognormal distribution of mean 1: mu = -sigma^2 / 2.
-double lognormal(double cv, std::uint64_t seed, int worker, std::int64_t k) {
-  const double sigma = std::sqrt(std::log(1 + cv * cv));
-  return std::exp(sigma * normal(seed, worker, k) - sigma * sigma / 2);
-}
-
-// The network's interfaces. Each sends and receives at the same time, one chunk of its host's
-// workers after the other. A slow link does so too. Chunks between two workers of one host cross
-// its memory.
-class Interfaces {
- public:
-  Interfaces(Network network, double cv, std::uint64_t seed)
-      : network_(std::move(network)),
-        cv_(cv),
-        seed_(seed),
-        sends_(network_.hosts.size()),
-        receives_(network_.hosts.size()) {
-    for (const HostLink& link : network_.links) links_[{link.from, link.to}] = {link, {}};
-  }
-
-  Crossing cross(int from, int to, std::size_t bytes, Time now) {
-    const double slower = lognormal(cv_, seed_, from, crossings_++);
-    const double n = slower * static_cast<double>(bytes);
-    const int a = network_.host_of[static_cast<std::size_t>(from)],
-              b = network_.host_of[static_cast<std::size_t>(to)];
-    if (a == b) {
-      const Time sent = now + duration_of(n / network_.inside_rate);
-      return {sent, sent + duration_of(slower * network_.inside_latency)};
-    }
-    const Host &sender = network_.hosts[static_cast<std::size_t>(a)],
-               &receiver = network_.hosts[static_cast<std::size_t>(b)];
-    const auto slow = links_.find({a, b});
-    const Duration latency =
-        duration_of(slower * (slow != links_.end() ? slow->second.link.latency : network_.latency));
-    Time& sent = sends_[static_cast<std::size_t>(a)];
-    Time& received = receives_[static_cast<std::size_t>(b)];
-    const Time begin = std::max(now, sent);
-    sent = later(begin, n / sender.send);
-    received = later(std::max(received, begin + latency), n / receiver.receive);
-    const Time there = std::max(sent + latency, received);
-    if (slow == links_.end()) return {sent, there};
-    Time& crossed = slow->second.busy;
-    crossed = later(std::max(crossed, begin), n / slow->second.link.rate);
-    return {std::max(sent, crossed), std::max(there, crossed + latency)};
-  }
-
- private:
-  struct SlowLink {
-    HostLink link;
-    Time busy{};
-  };
-  const Network network_;
-  const double cv_;
-  const std::uint64_t seed_;
-  std::int64_t crossings_ = 0;
-  std::map<std::pair<int, int>, SlowLink> links_;
-  std::vector<Time> sends_, receives_;  // the end of each one's last chunk
-};
 
 // Lets a gradient's time pass: before its last backward(), and in it whenever a parameter's
 // gradient is ready. Constructed before the optimizer, so its hooks run first and an all-reduce
@@ -132,10 +54,10 @@ class GradientClock {
     for (double& share : shares_) share /= all;
   }
   void begin(const GradientTime& takes) {
-    if (time_.now() > kEnd)
+    if (time_.now() > kEndOfTime)
       throw UsageError(
           fmt::format("simulate: more than {:g} virtual seconds: gradients, links or the run are too long",
-                      seconds(kEnd.time_since_epoch())));
+                      seconds(kEndOfTime.time_since_epoch())));
     now_ = takes;
     time_.sleep(duration_of(takes.before));
   }
@@ -192,7 +114,7 @@ class VirtualRun {
 
  private:
   std::vector<World> virtual_worlds() {
-    const auto interfaces = std::make_shared<Interfaces>(cluster_.network, cluster_.link_cv, link_seed());
+    const auto interfaces = std::make_shared<VirtualNetwork>(cluster_.network, cluster_.link_cv, link_seed());
     const auto transports = virtual_transports(
         {.time = time_, .cross = [interfaces](int from, int to, std::size_t bytes, Time now) {
            return interfaces->cross(from, to, bytes, now);
