@@ -44,8 +44,7 @@ BUGS = [
         ("starling/exchange/averages.cpp", "  was_away(rank);\n  protocol_.gone(rank);", "  was_away(rank);"),),
         schemes=("cta",)),
     Bug("a-member-that-is-out-goes-on", "away-for-an-epoch", (
-        ("starling/optim/membership.cpp", "!latest->has(world_.rank, life_)) out_ = true;",
-         "!latest->has(world_.rank, life_)) out_ = false;"),)),
+        ("starling/optim/connection.cpp", "  }\n  join_again();\n  return false;", "  }\n  return true;"),)),
     Bug("the-dead-stay-members", "newcomer-dies", (
         ("starling/optim/membership.cpp", "  departed_ = departed;", "  departed_.clear();"),)),
     Bug("a-donor-that-stopped-is-waited-for", "donor-stops", (
