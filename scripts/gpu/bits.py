@@ -6,6 +6,7 @@ In rounds the bits must be the same, but for schemes whose own vectors torch com
 there each value may be off by a rounding. Schemes in pairs depend on the time: there the average
 model must be the CPU's up to a tolerance, and averagings must have taken place."""
 
+import itertools
 import json
 import math
 import subprocess
@@ -28,15 +29,14 @@ ROUNDING = 1e-4
 def cases(options):
     """The rows of `starling schemes --markdown`, once per wire."""
     done = subprocess.run([options.build / "bin/starling", "schemes", "--markdown"], capture_output=True, text=True, check=True)
+    table = itertools.takewhile(lambda line: line.startswith("|"), done.stdout.splitlines())
+    heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table)
     made = []
-    for line in done.stdout.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 6 or not cells[0].startswith("`"):
-            continue
-        name, exchange, edges, wires = cells[0].strip("`"), cells[2], cells[3], cells[4]
-        for wire in WIRES if wires == "all" else wires.split(", "):
-            made.append({"scheme": name, "wire": wire, "pairs": "in pairs" in exchange, "directed": "directed" in edges,
-                         "mixes": "neighbours" not in edges, "tracks": "tracked" in cells[1]})
+    for row in (dict(zip(heads, cells, strict=True)) for cells in rows):
+        for wire in WIRES if row["wires"] == "all" else row["wires"].split(", "):
+            made.append({"scheme": row["scheme"].strip("`"), "wire": wire, "pairs": "in pairs" in row["exchange"],
+                         "directed": "directed" in row["edges"], "mixes": "neighbours" not in row["edges"],
+                         "tracks": "tracked" in row["what it does"]})
     made += more_of(options, [case for case in made if case["wire"] == "fp32"])
     first = ["cta", "atc", "all-reduce"]
     made.sort(key=lambda case: first.index(case["scheme"]) if case["scheme"] in first else len(first))

@@ -13,6 +13,7 @@ import time
 import traceback
 
 STATES = ("passed", "failed", "skipped")
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def write(path, text):
@@ -76,6 +77,7 @@ class Process:
     def _become(command, out, errors):
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         with open(os.devnull) as nothing:
             for number, file in enumerate((nothing.fileno(), out, errors)):
                 os.dup2(file, number)
@@ -124,9 +126,12 @@ def run(command, limit, on_item):
     until = time.monotonic() + limit
     reads, writes = os.pipe()
     with tempfile.TemporaryFile() as errors, open(reads, "rb", buffering=0) as stream:
+        # An exception in a hook of fork() would be lost, and one right after it would leave the process.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         process = Process(command, writes, errors.fileno())
         os.close(writes)
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
             for line in lines_of(stream.fileno(), until):
                 if (item := item_of(line)) is not None:
                     count[item["state"]].append(item)

@@ -195,6 +195,8 @@ std::vector<Options> Combinations::rungs_of(const SchemeInfo& info) const {
     }
   }
   if (options.wire == Wire::int4) options.wire = Wire::int8;
+  if (std::ranges::none_of(topologies_for(info), [&](auto& name) { return is_planned(name, options.wire); }))
+    options.wire = Wire::bf16;
   options.hierarchy = "none";
   for (int steps = 2; steps <= kMostLocal && (alone || info.traits.local_steps); steps *= 2) {
     (alone ? options.mean_every : options.every) = steps;
@@ -336,11 +338,12 @@ Suggestions suggest(const Situation& situation) {
     const double times = cost(one) / fastest;
     const int bears = skewed(*one.info);
     const bool strong = situation.skew == Skew::strong && times <= kPatience;
-    return std::tuple(strong ? bears : 2, static_cast<int>(4 * std::min(times, 1e6)),
+    const bool measured = is_measured(evidence_of(*one.info, situation, options));
+    const bool doubtful = sends_in_part(options) && !measured;  // at what cost to the loss?
+    return std::tuple(doubtful, strong ? bears : 2, static_cast<int>(4 * std::min(times, 1e6)),
                       situation.skew == Skew::some ? bears : 0,
                       situation.failures && !one.info->advice.when_one_dies.empty(), sends_in_part(options),
-                      !is_measured(evidence_of(*one.info, situation, options)),
-                      !situation.directed && one.info->traits.edges == EdgeKind::directed,
+                      !measured, !situation.directed && one.info->traits.edges == EdgeKind::directed,
                       one.info->traits.kept);
   });
   for (const Ranked& one : ranked) all.best.push_back(combinations.told(*one.info, one.found));

@@ -110,7 +110,6 @@ struct SchemeRun {
   at::ScalarType type = at::kFloat;
   bool around = false;
 };
-void PrintTo(const SchemeRun& run, std::ostream* out) { *out << run.name; }
 
 constexpr int kMany = 4, kNode = 2;     // workers
 constexpr std::size_t kParameters = 6;  // of each
