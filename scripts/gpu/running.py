@@ -126,7 +126,7 @@ def run(command, limit, on_item):
     until = time.monotonic() + limit
     reads, writes = os.pipe()
     with tempfile.TemporaryFile() as errors, open(reads, "rb", buffering=0) as stream:
-        # An exception in a hook of fork() would be lost. One right after it would leave the process.
+        # An exception in a hook of fork() is lost. One right after it leaves the process.
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         process = Process(command, writes, errors.fileno())
         os.close(writes)
