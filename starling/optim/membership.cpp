@@ -73,7 +73,7 @@ MemoryFile& Membership::take_state() {
       std::this_thread::sleep_for(kLookAtDoor);
     } catch (const Error& failure) {
       why = failure.what();
-      world_.log(Level::info, fmt::format("{}: asking another worker", why));
+      world_.log(Level::warning, fmt::format("{}: asking another worker", why));
     }
   }
   throw Error(fmt::format("this worker cannot join the run: {}", why));

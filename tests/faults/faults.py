@@ -174,7 +174,8 @@ FAULTS = [
             f"forward:{TRAINED}:{VICTIM}:kill,join:*:{DONOR}:kill", VICTIM, DONOR),
     returns("donor-stops", "the donor of a state stops before it gives it, until another has given its own",
             f"forward:{TRAINED}:{VICTIM}:kill,join:*:{DONOR}:stop", VICTIM, DONOR,
-            says=(rf"starling\[{VICTIM}\]: this worker has joined .* the state of worker [01]",),
+            says=(rf"starling\[{VICTIM}\]: worker {DONOR} does not answer: asking another worker",
+                  rf"starling\[{VICTIM}\]: this worker has joined .* the state of worker [01]"),
             act=goes_on_later, steps=2500),
     Fault("comes-later", "a worker that does not begin the run comes to it", Expect(
         joins=(LATE,)), act=comes_later, launch="later", steps=1500,
@@ -192,7 +193,8 @@ FAULTS = [
     Fault("stands-still-8s", "SIGSTOP for 8 s: the others go on without it, and it catches up", Expect(
         silent=("killed by signal",)), act=stand_still(8, VICTIM), steps=600),
     Fault("away-for-an-epoch", "SIGSTOP, until the others have taken in another worker", Expect(
-        joins=(1, VICTIM), says=(rf"starling\[{VICTIM}\]: the other workers have gone on without this one",)),
+        joins=(1, VICTIM), says=(rf"starling\[{VICTIM}\]: the other workers have gone on without this one",),
+        silent=(rf"worker {VICTIM} (failed|was killed)",)),  # it joins by itself
         act=away_for_an_epoch, arguments=("--restart", "20"), steps=1500),
     Fault("sleeps", "one step of a worker takes 2 s more", Expect(silent=("is gone",)),
           fail=f"forward:{STEP}:{VICTIM}:sleep=2"),
