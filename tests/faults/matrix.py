@@ -198,11 +198,11 @@ class Cell:
 
     def check_newcomers(self, run, records):
         """Later steps tell nothing: mixing pulls any newcomer to the others."""
+        new = max(filter(None, (mean_loss(of, 0) for of in records.values())), default=0)
         for _, message in run.messages:
             if found := JOINED.search(message):
                 rank, after = map(int, found.groups())
                 first = next((record["loss"] for record in records[rank] if record["step"] > after), None)
-                new = mean_loss(records[rank], 0)
                 trained = min(filter(None, (mean_loss(of, after) for other, of in records.items() if other != rank)),
                               default=new)
                 if first is not None and trained < new / 3:  # else nobody has learnt much yet
