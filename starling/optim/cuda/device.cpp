@@ -63,8 +63,8 @@ std::shared_ptr<GossipStream> CudaDevice::gossip() {
 bool CudaDevice::Room::fit(const CudaDevice& of, std::size_t bytes) {
   const auto wanted = static_cast<std::int64_t>(bytes);
   if (host.defined() && host.numel() >= wanted) return false;
-  host = at::empty({wanted}, of.host_);
   device = at::empty({wanted}, of.memory_);
+  host = at::empty({wanted}, of.host_);  // last: if there is no memory, the next call tries again
   return true;
 }
 
@@ -154,7 +154,6 @@ void CudaPasses::make_uploads_wait(kernels::cuda::Event& event) {
 std::vector<Arrival> CudaPasses::place(std::span<const Arrival> arrived, std::size_t length, Uploads& to) {
   std::vector<Arrival> there(arrived.begin(), arrived.end());
   std::vector<std::pair<CudaDevice::Room*, std::span<const std::byte>>> uploads;
-  bool fresh = false;
   const auto put = [&](SentBlock& block, bool own) {
     if (block.on_device || block.bytes().empty()) return;
     // Other vectors and a tail may follow, which this pass does not read.
@@ -169,12 +168,11 @@ std::vector<Arrival> CudaPasses::place(std::span<const Arrival> arrived, std::si
     }
     if (uploads.size() == to.rooms.size()) to.rooms.emplace_back();
     CudaDevice::Room& room = to.rooms[uploads.size()];
-    fresh = room.fit(*device_, bytes) || fresh;
+    if (room.fit(*device_, bytes)) make_uploads_wait(to.done);
     uploads.emplace_back(&room, block.bytes().first(bytes));
     block.block.bytes = {room.on_device(), bytes};
   };
   for (Arrival& a : there) put(a.theirs, false), put(a.mine, true);
-  if (fresh) make_uploads_wait(to.done);
   for (const auto& [room, from] : uploads) {
     copy_by_threads(room->on_host(), from);
     device_->gpu().upload(room->on_device(), room->on_host(), from.size(), device_->gpu().uploads());
