@@ -280,9 +280,10 @@ bool pass(Block& block, Grid* grid, const Rule& rule, std::span<const Arrival> a
           const Outgoing& outgoing, std::optional<float> scale) {
   const auto finite = std::make_shared<bool>(true);
   pass(block, grid, rule, arrived, outgoing, scale, [finite](bool all) { *finite = all; });
-  const bool waits = outgoing.values != nullptr && block.on_device != nullptr;
-  if (waits) block.on_device->wait();
-  return waits || !block.on_device ? *finite : true;
+  if (!block.on_device) return *finite;
+  if (outgoing.values == nullptr) return true;  // not known yet
+  block.on_device->wait();
+  return *finite;
 }
 
 // The vector as a block, for one pass.

@@ -80,7 +80,7 @@ void Choco::step() {
   for (Block& block : blocks_) copies_.combine(block, finish(exchange(), block), gamma_);
 }
 
-// Returns whether the parameters are finite.
+// The rule's pass. Then the parameters are read to the host. Returns whether they are finite.
 bool Choco::adapt(Block& block, std::optional<float> scale) {
   const auto finite = std::make_shared<bool>(true);
   update(block, local_.rule(block), {}, {}, scale, [finite](bool all) { *finite = all; });

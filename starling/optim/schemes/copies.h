@@ -29,7 +29,7 @@ class Copies {
   void agree(Exchange& exchange);
   void state(StateVisitor& visitor);
 
-  // The parameters after their last change. Waits for a GPU.
+  // Reads the parameters to the host, after all passes so far. Waits for a GPU.
   void read(Block& block) { x_.read(block); }
   // |x - x^|^2 of the block, as read, at each neighbour.
   std::vector<double> distances(const Block& block) const;

@@ -22,7 +22,7 @@ at::Tensor gradient_of(const Segment& s, const at::Tensor& m) {
   return stretch(keep, s.begin, s.length).to(at::kFloat);
 }
 
-// Returns whether all gradients are finite. A segment without one that is keeps m and y.
+// Returns whether all gradients are finite. A segment whose gradient is not keeps m and y.
 bool track_block(const Block& block, const at::Tensor& m, const at::Tensor& y, double beta, double weight) {
   std::vector<at::Tensor> gradients, finite;
   for (const Segment& s : block.segments) {

@@ -21,8 +21,10 @@ void Tracking::state(StateVisitor& visitor) {
 }
 
 void Tracking::begin() {
-  for (Block& block : blocks_) update_and_send(block, Rule{}, {}, std::nullopt);
-  settle(blocks_);
+  for (Block& block : blocks_) {
+    update_and_send(block, Rule{}, {}, std::nullopt);
+    settle({&block, 1});  // if the next block fails, the connection ends
+  }
 }
 
 void Tracking::step() {
