@@ -4,7 +4,7 @@
 
 namespace starling {
 
-void HostBlocks::attach(std::vector<Block>& blocks) {
+void HostBlocks::attach(std::span<const Block> blocks) {
   for (std::size_t b = copies_.size(); b < blocks.size(); ++b) {
     const Block& block = blocks[b];
     Block& copy = copies_.emplace_back();

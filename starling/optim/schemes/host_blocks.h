@@ -3,6 +3,7 @@
 // segments of the same lengths.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +15,7 @@ namespace starling {
 class HostBlocks {
  public:
   // Makes the copies of new blocks, without values.
-  void attach(std::vector<Block>& blocks);
+  void attach(std::span<const Block> blocks);
   // The block's parameters, or their masters. Waits for a GPU, which has 4 bytes per value to copy.
   Block& read(Block& block);
   // The same without reading again.
@@ -26,7 +27,8 @@ class HostBlocks {
   void write(Block& block) const;
 
  private:
-  std::vector<at::Tensor> values_;  // by block; undefined: it is on the CPU
+  // By block; empty, if it is on the CPU.
+  std::vector<at::Tensor> values_;
   std::vector<Block> copies_;
 };
 
