@@ -89,8 +89,9 @@ void Membership::ask_for_state(int turn, Time end) {
   World waiting = world_;
   waiting.interrupted = [&, looked = Clock::now(), asked = Clock::now(), heard = Clock::now(),
                          beat = std::string()]() mutable {
+    const auto is_over = [&] { return !hopeless.empty() || !mute.empty() || world_.interrupted(); };
     const Time now = Clock::now();
-    if (now - looked < kLookAtDoor) return world_.interrupted();
+    if (now - looked < kLookAtDoor) return is_over();
     looked = now;
     try {
       const auto answer = door_.answer_to(life_);
@@ -103,7 +104,7 @@ void Membership::ask_for_state(int turn, Time end) {
     } catch (const StoreLost&) {  // the state comes without it
       heard = now;
     }
-    return !hopeless.empty() || !mute.empty() || world_.interrupted();
+    return is_over();
   };
   const Duration left = end - Clock::now();
   // A donor that lives, and does not come to its next step, leaves time for another.
@@ -216,10 +217,16 @@ void Membership::beat() {
   const Time now = Clock::now();
   if (now - beaten_ < world_.timeouts.silent / 5) return;
   beaten_ = now;
+  Epoch present;
+  {
+    const std::lock_guard lock(mutex_);
+    present = epoch_;
+  }
   std::erase_if(coming_, [&](const auto& entry) {
     const auto& [seat, newcomer] = entry;
+    if (present.has(seat, newcomer.life) || now - newcomer.since > world_.timeouts.meet) return true;
     const auto knock = door_.knock_of(seat);
-    return !knock || knock->life != newcomer.life || now - newcomer.since > world_.timeouts.meet;
+    return !knock || knock->life != newcomer.life;
   });
   for (const auto& [seat, newcomer] : coming_) door_.beat(newcomer.life);
 }
