@@ -234,6 +234,7 @@ Banded speed_up(const Forecast& outcome, const PlannedWorld& world) {
 
 std::string bottleneck(const Forecast& outcome, const Network& network, Mixing mixing) {
   if (outcome.waited < kAsGood * outcome.step) return "compute";
+  if (outcome.means > outcome.waited / 2) return "the exact means";
   const Busiest& busiest = outcome.busiest;
   if (busiest.host < 0) {
     if (outcome.late > outcome.waited / 2) return "the slowest workers";

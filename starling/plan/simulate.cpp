@@ -74,6 +74,7 @@ class GossipSimulation {
     const double counted = static_cast<double>(n_) * (run_.iterations - run_.warm_up) * work_.every;
     outcome.own = own_ / counted;
     outcome.waited = waited_ / counted;
+    if (means_.per > 0) outcome.means = means_.seconds / (means_.per * work_.every);
     outcome.busiest = links_.busiest();
     outcome.busiest.seconds /= static_cast<double>(run_.iterations) * work_.every;
     if (outcome.busiest.host < 0) outcome.late = late_ / counted;
@@ -464,7 +465,7 @@ Forecast simulate(const Network& network, const Work& work, const Schedule& sche
   const int counted = run.iterations - run.warm_up;
   if (means.per > counted) {
     Forecast outcome = GossipSimulation(network, work, schedule, mixing, run).result();
-    for (double* const seconds : {&outcome.step, &outcome.waited})
+    for (double* const seconds : {&outcome.step, &outcome.waited, &outcome.means})
       *seconds += means.seconds / work.mean_every;
     return outcome;
   }

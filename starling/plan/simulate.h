@@ -66,7 +66,8 @@ struct Forecast {
   double low = 0;     // the workers' single iterations at 10 %, over their steps ...
   double high = 0;    // ... and at 90 %
   double own = 0;     // a worker's mean computation per step
-  double waited = 0;  // a worker's mean wait for exchanges per step
+  double waited = 0;  // a worker's mean wait for exchanges and exact means per step
+  double means = 0;   // the part of it in which all take an exact mean
   // The part of `waited` for workers that compute longer (known for all-reduce, and if nothing
   // leaves a host).
   double late = 0;

@@ -239,6 +239,7 @@ class Plan(CommandTest):
         world, steps = rows(profile(), "--scheme", "local", "--mean-every", "10")
         self.assertEqual(set(steps), {("local", "fp32")})
         self.assertAlmostEqual(steps["local", "fp32"], 0.044 + 2 * 0.04 / 10, delta=1e-6)
+        self.assertEqual(self.row(world, "local", "fp32")["bottleneck"], "the exact means")
         # Bytes by the shapes of the parameters.
         world, steps = rows(profile(rate=1e6), "--scheme", "power-gossip")
         self.assertAlmostEqual(steps["base-2", "fp32"], 0.044, delta=0.0005)

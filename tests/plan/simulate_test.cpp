@@ -430,6 +430,7 @@ TEST(Simulate, AnExactMeanIsAPeriodOfBase2) {
     work.mean_every = every;
     const Forecast outcome = simulate(network, work, make_schedule("base-2", 8), Mixing::inside);
     EXPECT_NEAR(outcome.step, step + mean / every, 1e-9) << every;
+    EXPECT_NEAR(outcome.means, mean / every, 1e-9) << every;
     EXPECT_NEAR(outcome.waited, outcome.step - outcome.own, 1e-9) << every;
   }
   work.every = 3;
