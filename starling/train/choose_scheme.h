@@ -15,15 +15,16 @@
 //
 // The order of preference:
 //
-//   1. with strong skew: exact schemes, then those that bear it, both only if their step takes at
+//   1. all values in each step, or what this repository has measured so
+//   2. with strong skew: exact schemes, then those that bear it, both only if their step takes at
 //      most kPatience times the fastest one
-//   2. the shorter step, in quarters of the fastest
-//   3. with some skew: exact schemes, then those that bear it
-//   4. with failures: schemes that lose nothing lasting when a worker dies
-//   5. all values in each step
-//   6. schemes that this repository has measured so
-//   7. directed edges only if they are needed
-//   8. fewer vectors beside the parameters, then the order of the table
+//   3. the shorter step, in quarters of the fastest
+//   4. with some skew: exact schemes, then those that bear it
+//   5. with failures: schemes that lose nothing lasting when a worker dies
+//   6. all values in each step
+//   7. schemes that this repository has measured so
+//   8. directed edges only if they are needed
+//   9. fewer vectors beside the parameters, then the order of the table
 #pragma once
 
 #include <optional>
