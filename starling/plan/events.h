@@ -17,7 +17,7 @@ namespace starling {
 [[noreturn]] inline void refuse_more_than(std::uint64_t events) {
   throw UsageError(
       fmt::format("simulate: more than {} events, because workers differ too much in speed, or there are "
-                  "too many workers, blocks or iterations",
+                  "too many workers, blocks, iterations or steps between exchanges",
                   events));
 }
 

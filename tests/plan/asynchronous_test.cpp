@@ -89,7 +89,7 @@ TEST(Asynchronous, ASimulationHasABound) {
         simulate_asynchronous(hosts_alike(4), work, rates, {.iterations = 40, .most_events = 100'000});
       }),
       "simulate: more than 100000 events, because workers differ too much in speed, or there are too many "
-      "workers, blocks or iterations");
+      "workers, blocks, iterations or steps between exchanges");
   EXPECT_EQ(refusal([&] { simulate_asynchronous(hosts_alike(4), alike_work(1e-3), rates, {}); }), "accepted");
 }
 

@@ -337,7 +337,7 @@ TEST(Simulate, HasABound) {
   const Work work = even_work({0.001, 0.001}, {0, 0}, {0.05, 0.05});
   const char* const refused =
       "simulate: more than 500 events, because workers differ too much in speed, or there are too many "
-      "workers, blocks or iterations";
+      "workers, blocks, iterations or steps between exchanges";
   const Horizon few{.iterations = 100, .most_events = 500}, enough{.iterations = 100, .most_events = 50'000};
   for (const Mixing mixing : {Mixing::ahead, Mixing::inside}) {
     for (const char* topology : {"ring", "complete"}) {
