@@ -129,6 +129,21 @@ TEST(JumpGuard, JudgesByTheDistanceThatTheOtherTells) {
   EXPECT_FALSE(one.guard.is_apart());
 }
 
+TEST(JumpGuard, StrangeWordsOfANeighbourDoNoHarm) {
+  Guarded one;
+  one.takes_usual(100);
+  std::uint64_t round = std::numeric_limits<std::uint64_t>::max() - 1000;
+  for (int times = 0; times < 100; ++times) {
+    for (const double distance : {std::nan(""), kInfinite, -kInfinite, -1e6, 0.0})
+      one.guard.was_refused(1, {++round, times % 2 == 0 ? 0U : ~0U}, distance, true);
+  }
+  EXPECT_FALSE(one.guard.is_apart()) << "it is one of three";
+  for (const int rank : {1, 2}) {
+    EXPECT_TRUE(one.refuses(rank, kFactor * 1.01)) << rank;
+    EXPECT_FALSE(one.refuses(rank, 1)) << rank;
+  }
+}
+
 TEST(JumpGuard, AWorkerStandsApartIfHalfOfItsNeighboursTellIt) {
   Guarded one;
   one.guard.was_refused(1, {5, 0}, 1e6, true);
