@@ -157,8 +157,8 @@ void Optimizer::connect(std::size_t first_group) {
   }
   const Schedule schedule = e.schedule();
   const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
-  const Terms terms =
-      terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_, e.buffers, e.frozen);
+  Terms terms = terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_, e.buffers, e.frozen);
+  terms.emplace_back("STARLING_PARTITION", world.partition == Partition::pause ? "pause" : "continue");
   if (world.rejoin && world.size > 1 && !e.membership) {
     e.membership = std::make_unique<Membership>(world, e.channel, checksum_of(terms));
     if (e.membership->goes_on()) {

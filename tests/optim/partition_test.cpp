@@ -159,6 +159,15 @@ TEST(Partition, AWorkerThatStaysCutOffEnds) {
   });
 }
 
+TEST(Partition, AllWorkersMustHaveOnePolicy) {
+  flock(2, [](int i, World& world) {
+    if (i == 1) world.partition = Partition::pause;
+    EXPECT_EQ(refusal<UsageError>([&] { Optimizer({parameter({4})}, SGD{}, {.scheme = "cta"}, world); }),
+              "the workers differ in STARLING_PARTITION: continue at worker 0, pause at worker 1; it must be "
+              "the same on all");
+  });
+}
+
 TEST(Partition, APauseIsNotForAllReduce) {
   std::vector<World> worlds = World::threads(2);
   worlds[0].partition = Partition::pause;
