@@ -206,13 +206,15 @@ bool Exchange::wait_for_majority(const std::function<bool()>& gives_up) {
   constexpr std::chrono::milliseconds kLook{100};
   const auto sees = [this] { return links_.sees_majority(); };
   transport_->post([this] { averages_.i_was_away(); });
-  const Time end = transport_->now() + patience_.stalled;
+  const Time begin = transport_->now();
   std::unique_lock lock(monitor_.mutex);
-  while (!monitor_.wait(lock, kLook, sees)) {
-    if (monitor_.is_interrupted(lock) || ask(gives_up, lock)) return true;
-    if (transport_->now() >= end) return false;
+  bool is_late = false;
+  while (!is_late && !monitor_.wait(lock, kLook, sees)) {
+    if (monitor_.is_interrupted(lock) || ask(gives_up, lock)) break;
+    is_late = transport_->now() - begin >= patience_.stalled;
   }
-  return true;
+  ledger_.counts().seconds_waiting += seconds(transport_->now() - begin);
+  return !is_late;
 }
 
 ExchangeStatistics Exchange::statistics() const {
