@@ -37,7 +37,8 @@ BUGS = [
     Bug("a-newcomer-begins-a-run", "comes-back", (
         ("starling/train/trainer.cpp", "(is_newcomer ? check_newcomer : check_recipe)", "check_recipe"),)),
     Bug("values-are-not-checked", "nan-gradient", (
-        ("starling/exchange/inbox.cpp", "!kernels::all_finite(chunk, *values_)", "!kernels::all_finite(chunk.first(0), *values_)"),
+        ("starling/exchange/inbox.cpp", "!kernels::all_finite(chunk, *values_)",
+         "!kernels::all_finite(chunk.first(0), *values_)"),
         ("starling/exchange/exchange.cpp", "  if (!finite) {", "  finite = true;\n  if (!finite) {")),
         schemes=("cta",)),
     Bug("an-average-waits-for-the-dead", "dies-in-average", (
