@@ -112,15 +112,16 @@ class Stability : public EveryScheme {
       return false;
     }
   }
-  // The wires that the scheme takes over the topology; with many workers the widest and the
-  // narrowest of them.
+  // The wires that the scheme takes over the topology; with many workers, and but for the first
+  // topology, the widest and the narrowest of them.
   std::vector<Wire> wires(const std::string& topology, int n) const {
     std::vector<Wire> all;
     for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4}) {
       if (accepts({.topology = topology, .scheme = std::string(info().name), .wire = wire}, n))
         all.push_back(wire);
     }
-    if (n > kFew && all.size() > 2) all.erase(all.begin() + 1, all.end() - 1);
+    const bool is_first = topology == topologies(info(), n).front();
+    if ((n > kFew || !is_first) && all.size() > 2) all.erase(all.begin() + 1, all.end() - 1);
     return all;
   }
   // Schemes with rounds wait for a slow network.
@@ -136,7 +137,7 @@ void Stability::check(Options options, int n, Net net) const {
   SCOPED_TRACE(testing::Message() << n << " workers, " << options.topology << ", " << name_of(options.wire)
                                   << ", one in " << options.one_in << ", network " << static_cast<int>(net));
   const auto period = static_cast<int>(schedule_of(options, n, 1).rounds.size());
-  const int longest = whole() && n <= kFew ? 500 : 300;
+  const int longest = n <= kFew ? 300 : 200;
   const int steps = std::min(std::max(200, 100 * period * options.one_in), longest);
   const bool loses = net == Net::stalls && !in_pairs();
   if (loses) options.max_wait = std::chrono::milliseconds(20);
@@ -155,8 +156,10 @@ void Stability::check(Options options, int n, Net net) const {
   EXPECT_LE(still.most, 3 * carried * apart * start + 1e-6);
   EXPECT_LE(still.end, 1.05 * start + 1e-6);  // narrow wires round
   const Distances noisy = run(options, n, steps, true, net);
-  // Many workers are far from each other in the graph. So momentum counts too.
-  EXPECT_LT(noisy.end, 1.2 * most_share * (n > kFew ? carried : 1) * kLr * std::sqrt(steps));
+  // Without mixing a worker walks at random. Many workers are far from each other in the graph, so
+  // momentum counts too. A correction has the noise of several steps.
+  const double walk = kLr * std::sqrt(steps), corrected = info().traits.exact ? 2.5 : 1;
+  EXPECT_LT(noisy.end, 1.2 * most_share * corrected * (n > kFew ? carried : 1) * walk);
 }
 
 TEST_P(Stability, MixingNeverDrivesWorkersApart) {
