@@ -103,27 +103,26 @@ struct Parted {
 };
 
 TEST(Exchange, OnlyOnePartOfANetworkSeesAMajority) {
-  for (const auto& [n, part, dead, part_sees, rest_sees] :
-       {Parted{2, {1}, {}, false, true},
-        {4, {3}, {}, false, true},
-        {4, {0}, {}, false, true},
-        {4, {2, 3}, {}, false, true},   // half of them, without the lowest
-        {5, {3, 4}, {1}, false, true},  // likewise, of those that are left
-        {5, {1, 4}, {0}, true, false},  // with the lowest one that is left
-        {5, {0, 3}, {1, 4}, true, false}}) {
-    SCOPED_TRACE(testing::PrintToString(part) + " of " + std::to_string(n));
+  for (const Parted& in : {Parted{2, {1}, {}, false, true},
+                           {4, {3}, {}, false, true},
+                           {4, {0}, {}, false, true},
+                           {4, {2, 3}, {}, false, true},   // half of them, without the lowest
+                           {5, {3, 4}, {1}, false, true},  // likewise, of those that are left
+                           {5, {1, 4}, {0}, true, false},  // with the lowest one that is left
+                           {5, {0, 3}, {1, 4}, true, false}}) {
+    SCOPED_TRACE(testing::PrintToString(in.part) + " of " + std::to_string(in.workers));
     const auto is_in = [&](const std::set<int>& some, int rank) { return some.contains(rank); };
-    Flock flock("ring", n, {.silent = milliseconds(300), .stalled = milliseconds(200)});
-    for (const int rank : dead) flock.hub.kill(rank);
+    Flock flock("ring", in.workers, {.silent = milliseconds(300), .stalled = milliseconds(200)});
+    for (const int rank : in.dead) flock.hub.kill(rank);
     const auto each = [&](const auto& f) {
-      for (int i = 0; i < n; ++i) {
-        if (!is_in(dead, i)) f(i);
+      for (int i = 0; i < in.workers; ++i) {
+        if (!is_in(in.dead, i)) f(i);
       }
     };
     const auto each_cut = [&](const auto& f) {
       each([&](int i) {
         each([&](int j) {
-          if (is_in(part, i) && !is_in(part, j)) f(i, j);
+          if (is_in(in.part, i) && !is_in(in.part, j)) f(i, j);
         });
       });
     };
@@ -131,11 +130,11 @@ TEST(Exchange, OnlyOnePartOfANetworkSeesAMajority) {
     each([&](int i) {
       std::set<int> cut_off;
       each([&](int j) {
-        if (is_in(part, i) != is_in(part, j)) cut_off.insert(j);
+        if (is_in(in.part, i) != is_in(in.part, j)) cut_off.insert(j);
       });
       Exchange& exchange = flock[i].exchange;
       EXPECT_TRUE(eventually([&] { return exchange.unseen() == cut_off; })) << i;
-      const bool sees = is_in(part, i) ? part_sees : rest_sees;
+      const bool sees = is_in(in.part, i) ? in.part_sees : in.rest_sees;
       EXPECT_EQ(exchange.sees_majority(), sees) << i;
       EXPECT_EQ(exchange.wait_for_majority(nobody), sees) << i << ": after `stalled`";
       EXPECT_TRUE(exchange.wait_for_majority([] { return true; }));
