@@ -244,7 +244,7 @@ class Wheel(unittest.TestCase):
             self.assertEqual((wrong.returncode, wrong.stdout), (2, ""))
         workers = run(self.command, "train", ROOT / "recipes/fashion-mnist.toml", "--workers", "2",
                       "--data.dir", "/nowhere", "--out", FOLDER / "out")
-        self.assertEqual(workers.returncode, 1)
+        self.assertEqual(workers.returncode, 2)
         self.assertIn("/nowhere", workers.stderr)  # a worker of its own reached the data
 
     def test_another_torch_is_refused_with_what_to_do(self):

@@ -48,7 +48,7 @@ class Bundle(unittest.TestCase):
     def test_the_command_starts_workers_of_its_own(self):
         done = run(self.tree / "build/bin/starling", "train", self.tree / "recipes/fashion-mnist.toml", "--workers", "2",
                    "--data.dir", "/nowhere", "--out", self.folder / "out", STARLING_TORCH_DIR=TORCH)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 2)
         self.assertIn("/nowhere", done.stderr)  # a worker reached the data
 
     def test_nothing_but_torch_and_the_system_is_missing(self):
