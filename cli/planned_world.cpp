@@ -135,8 +135,7 @@ std::vector<Candidate> planned_rows(const PlannedWorld& world, const Question& q
         why.emplace_back(error.what());
         continue;
       }
-      const auto row = candidates({schedule}, {wire}, [&](const auto&, Wire) { return steps.step(options); });
-      rows.insert(rows.end(), row.begin(), row.end());
+      if (is_planned(schedule, wire)) rows.push_back({schedule, wire, steps.step(options)});
     }
   }
   // Throws if a value that the question names has no row, since the scheme refuses it.

@@ -59,6 +59,10 @@ void start(Exchange& exchange, const Block& block, bool finite) {
   exchange.start(block.index, finite);
 }
 
+Then then_start(Exchange& exchange, const Block& block) {
+  return [exchange = &exchange, block = &block](bool finite) { start(*exchange, *block, finite); };
+}
+
 namespace {
 
 // update(), with the grid chosen.
@@ -261,26 +265,30 @@ class Pass {
   std::array<float*, 3> states_{};
 };
 
+// One pass over the memory of a block on the CPU. Returns whether the parameters are finite.
+bool pass_on_cpu(Block& block, Grid* grid, const Rule& rule, std::span<const Arrival> arrived,
+                 const Outgoing& outgoing, std::optional<float> scale) {
+  RECORD_USER_SCOPE("starling::update");
+  const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
+  return Pass(block, rule, arrived, outgoing, scale).run(grid);
+}
+
 // One pass on the block's device, CPU or GPU; calls then(finite) at its end.
 void pass(Block& block, Grid* grid, const Rule& rule, std::span<const Arrival> arrived,
           const Outgoing& outgoing, std::optional<float> scale, Then then) {
-  bool finite = true;
-  {
-    RECORD_USER_SCOPE("starling::update");
-    const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
-    if (block.on_device) return Pass::enqueue(block, grid, rule, arrived, outgoing, scale, std::move(then));
-    finite = Pass(block, rule, arrived, outgoing, scale).run(grid);
-  }
-  then(finite);
+  if (!block.on_device) return then(pass_on_cpu(block, grid, rule, arrived, outgoing, scale));
+  RECORD_USER_SCOPE("starling::update");
+  const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
+  Pass::enqueue(block, grid, rule, arrived, outgoing, scale, std::move(then));
 }
 
 // The same, but waits for a GPU if something is sent. Returns whether the parameters are finite, as
 // far as known.
 bool pass(Block& block, Grid* grid, const Rule& rule, std::span<const Arrival> arrived,
           const Outgoing& outgoing, std::optional<float> scale) {
+  if (!block.on_device) return pass_on_cpu(block, grid, rule, arrived, outgoing, scale);
   const auto finite = std::make_shared<bool>(true);
   pass(block, grid, rule, arrived, outgoing, scale, [finite](bool all) { *finite = all; });
-  if (!block.on_device) return *finite;
   if (outgoing.values == nullptr) return true;  // not known yet
   block.on_device->wait();
   return *finite;
@@ -343,8 +351,7 @@ bool write_again(Block& block, const Outgoing& outgoing) {
 
 void update_and_send(Exchange& exchange, Block& block, const Rule& rule, std::span<const Arrival> arrived,
                      std::optional<float> scale) {
-  update(block, rule, arrived, exchange.outgoing(block.index), scale,
-         [exchange = &exchange, block = &block](bool finite) { start(*exchange, *block, finite); });
+  update(block, rule, arrived, exchange.outgoing(block.index), scale, then_start(exchange, block));
 }
 
 void mix_and_send(Exchange& exchange, Block& block, std::span<const Arrival> arrived) {

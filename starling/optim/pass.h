@@ -43,6 +43,8 @@ bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& outgoin
 using Then = std::function<void(bool finite)>;
 void update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing outgoing,
             std::optional<float> scale, Then then);
+// Start() of the exchange, once the block is written.
+Then then_start(Exchange& exchange, const Block& block);
 
 // A vector beside the parameters: a float for each value of the block, on its device or in the
 // host's memory.

@@ -76,8 +76,7 @@ void Ceca2p::combine_then_adapt(Block& block, std::uint64_t now, std::optional<f
 
   const CecaShares turned = shares_of_d(rounds_, now, exchange().round());
   if (turned.s != 0) of_s.push_back(d_.plus(block, static_cast<float>(turned.s)));
-  update(block, local_.rule(block), of_s, outgoing, scale,
-         [this, &block](bool finite) { start(exchange(), block, finite); });
+  update(block, local_.rule(block), of_s, outgoing, scale, then_start(exchange(), block));
   if (turned.d != 1) d_.of(block).mul_(turned.d);
 }
 

@@ -27,7 +27,7 @@ void Diffusion::adapt_and_send() {
   }
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     Block& block = blocks_[b];
-    const Then send = [this, &block](bool finite) { start(exchange(), block, finite); };
+    const Then send = then_start(exchange(), block);
     if (local_.is_fused()) {
       update(block, local_.rule(block), {{e_.plus(block, rounds)}}, outgoing[b], scale, send);
     } else {

@@ -61,7 +61,7 @@ void Tracking::mix_tracked() {
 void Tracking::update_and_send(Block& block, const Rule& rule, std::span<const Arrival> arrived,
                                std::optional<float> scale) {
   update_and_write(block, rule, arrived, exchange().outgoing(block.index), scale, y_,
-                   [this, &block](bool finite) { start(exchange(), block, finite); });
+                   then_start(exchange(), block));
 }
 
 }  // namespace starling
