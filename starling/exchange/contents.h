@@ -41,11 +41,15 @@ struct Contents {
   Exchanged exchanged = Exchanged::averages;
   std::size_t vectors = 1;
   std::size_t tail = 0;  // values
+  // JumpGuard's factor; 0: off. Equal on all workers. Not with Chooser::sender.
+  double jump_guard = 0;
 
   // True if a group may send the mean of its blocks. Otherwise it goes in pairs, each edge for
-  // itself: modular codes and indices have no mean, and a push has a sender and a receiver.
+  // itself: modular codes and indices have no mean, a push has a sender and a receiver, and whose
+  // block has jumped cannot be told from a mean.
   bool has_mean() const {
-    return !is_modular(wire) && chooser == Chooser::mask && exchanged == Exchanged::averages;
+    return !is_modular(wire) && chooser == Chooser::mask && exchanged == Exchanged::averages &&
+           jump_guard == 0;
   }
 };
 

@@ -148,12 +148,10 @@ bool EdgeSwaps::expects(const Swaps& sender, const Frame& frame) const {
 }
 
 bool EdgeSwaps::jumps(const Swaps& sender, SwapId id, const SentBlock& theirs) const {
+  if (!tools_.guard.is_on()) return false;
   const auto swap = sender.open.find(id);
-  if (!tools_.guard.is_on() || swap == sender.open.end()) return false;
-  const bool refused =
-      tools_.guard.refuses(sender.rank, id, theirs, swap->second.mine, tools_.layout.parameters(id));
-  if (refused) tools_.ledger.jumped();
-  return refused;
+  return swap != sender.open.end() && tools_.guard.refuses(sender.rank, id, id.round, theirs,
+                                                           swap->second.mine, tools_.layout.parameters(id));
 }
 
 std::span<std::byte> EdgeSwaps::place(int from, const Frame& frame) {

@@ -18,7 +18,7 @@ Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedul
       renewable_(options.renewable),
       timeline_(options.timeline),
       log_(options.log),
-      meetings_(schedule, transport->rank(), options.contents.has_mean() && options.jump_guard == 0),
+      meetings_(schedule, transport->rank(), options.contents.has_mean()),
       layout_(options.contents, std::move(block_sizes), meetings_.period()),
       monitor_(*transport, patience_.interrupted),
       links_(*transport, monitor_,
@@ -31,7 +31,7 @@ Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedul
       rounds_(meetings_, layout_, monitor_),
       ledger_(layout_.blocks(), monitor_),
       guard_(JumpGuard::Options{
-          .factor = options.jump_guard,
+          .factor = options.contents.jump_guard,
           .blocks = layout_.blocks(),
           .neighbours = meetings_.neighbours(),
           .log = options.log,
@@ -220,6 +220,7 @@ bool Exchange::wait_for_majority(const std::function<bool()>& gives_up) {
 ExchangeStatistics Exchange::statistics() const {
   const std::lock_guard lock(monitor_.mutex);
   ExchangeStatistics statistics = ledger_.counts();
+  statistics.jumped = guard_.refused();
   statistics.bytes_sent = transport_->bytes_sent();
   statistics.bytes_in_place = transport_->bytes_in_place();
   statistics.payload_sent = transport_->payload_sent();

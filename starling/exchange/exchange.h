@@ -63,9 +63,6 @@ struct ExchangeOptions {
   std::set<int> away{};    // ranks that are no members: the schedule gives them no neighbours
   bool needs_all = true;   // LinkOptions
   bool renewable = false;  // takes calls to renew(); else they are ignored
-  // JumpGuard's factor; 0: off. Equal on all workers. With it there are no groups: a mean cannot be
-  // told apart. Not with Chooser::sender.
-  double jump_guard = 0;
 };
 
 class Exchange final : private TransportHandler {

@@ -72,6 +72,7 @@ void Exchange::disconnected(int rank, const std::string& reason) {
 void Exchange::lost(int rank, const std::string& reason) {
   averages_.gone(rank);
   groups_.protocol().gone(rank);
+  guard_.lost(rank);
   rounds_.has_said(rank);
   if (!links_.left(rank)) links_.lost(rank, reason);
 }

@@ -4,14 +4,16 @@
 // at both ends, as one with NaNs.
 //
 //   distance   RMS of theirs - mine, over the parameters of a block; the same at both ends
-//   usual      the median of the last distances of this block, to any worker, that were no jumps
+//   usual      the median of the last distances of this block, to any worker, that were no jumps;
+//              one of each worker in a step, since swaps without steps make workers equal
 //   jump       a distance above `factor` times the usual one
 //   apart      this worker is the one that has jumped: neighbours refuse its block, and take those
 //              of others
 //
-// The one that refuses tells the other, which may not have measured yet. Nothing jumps before
-// kEnough distances are known. If so many jump in a row and none does not, the run itself has
-// changed, for example by its learning rate: they become the usual ones.
+// The one that refuses tells the other, which may not have measured yet. It also says whether it
+// takes those of others. Nothing jumps before kEnough distances are known. If the blocks of all
+// neighbours jump, kEnough in a row, and none of them takes those of others, the run itself has
+// changed, for example by its learning rate: these distances become the usual ones.
 //
 // It is no defence against an adversary, who can move a little in each round.
 #pragma once
@@ -22,6 +24,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -36,8 +39,8 @@ namespace starling {
 class JumpGuard {
  public:
   static constexpr std::size_t kEnough = 16, kRemembered = 32;  // distances of a block
-  static constexpr std::uint64_t kStays =
-      3;  // refusals in a row after which a worker is told that others are usual
+  // After so many refusals in a row a worker is told that the blocks of others are usual.
+  static constexpr std::uint64_t kStays = 3;
 
   struct Options {
     double factor = 0;  // 0: takes everything, at no cost
@@ -51,13 +54,18 @@ class JumpGuard {
   explicit JumpGuard(Options options);
 
   bool is_on() const { return options_.factor > 0; }
-  // Whether this worker refuses theirs. values: the parameters of the block, which are its first
-  // values. Costs a read of both. False, at no cost, if the guard is off.
-  bool refuses(int rank, SwapId id, const SentBlock& theirs, const SentBlock& mine, std::size_t values);
+  // Whether this worker, after so many steps, refuses theirs. values: the parameters of the block,
+  // which are its first values. Costs a read of both. False, at no cost, if the guard is off.
+  bool refuses(int rank, SwapId id, std::uint64_t steps, const SentBlock& theirs, const SentBlock& mine,
+               std::size_t values);
   // The same for a measured distance.
-  bool refuses(int rank, SwapId id, double distance);
+  bool refuses(int rank, SwapId id, std::uint64_t steps, double distance);
   // The other worker tells this one what `tell` says.
   void was_refused(int rank, SwapId id, double distance, bool others);
+  // Blocks that this worker has refused. On any thread.
+  std::uint64_t refused() const { return refused_; }
+  // This worker's process is gone, or its connection.
+  void lost(int rank) { heard_.erase(rank); }
   // A swap with this worker has committed.
   void committed(int rank, std::uint32_t block);
   // At least half of the neighbours say that this worker's block jumps, and those of others do not.
@@ -65,27 +73,36 @@ class JumpGuard {
   bool is_apart() const { return apart_; }
 
  private:
-  struct Refusals {           // of one worker's block
-    std::uint64_t round = 0;  // the last one that was measured, here or there
-    std::uint64_t in_a_row = 0;
-    std::uint64_t taken_before = 0;  // Block::taken at the first of these
+  struct Neighbour {                          // one worker's block
+    std::optional<std::uint64_t> learned_at;  // after so many steps of this worker
+    std::uint64_t round = 0;                  // the last one that was measured, here or there
+    std::uint64_t refused_in_a_row = 0;
+    std::uint64_t taken_before = 0;  // Block::taken at the last refusal
   };
   struct Block {
-    std::vector<double> usual;         // the last distances that were no jumps
-    std::vector<double> jumps;         // since then
-    std::uint64_t taken = 0;           // blocks of any worker
-    std::map<int, Refusals> refusals;  // by rank
-    std::set<int> told;                // by these workers
+    void forget_jumps() {
+      jumps.clear();
+      jumpers.clear();
+    }
+    std::vector<double> usual;  // the last distances that were no jumps
+    std::vector<double> jumps;  // the last ones since then, or since a neighbour takes those of others
+    std::set<int> jumpers;      // the workers that these are of
+    std::uint64_t taken = 0;    // blocks of any worker
+    std::map<int, Neighbour> neighbours;  // by rank
+    std::set<int> told;                   // by these workers
   };
   double usual_of(const Block& block) const;  // 0: not known yet
   bool is_jump(const Block& block, double distance) const;
   bool is_apart(const Block& block) const;
-  // Returns whether the blocks of others are usual, while those of this worker stay away.
+  // Returns whether the blocks of others are usual, while those of that worker stay away.
   bool count_refusal(int rank, SwapId id, double distance);
 
   const Options options_;
   std::vector<Block> blocks_;
-  std::set<int> named_;  // in a message
+  std::size_t known_ = 0;  // blocks with kEnough distances
+  std::set<int> heard_;    // neighbours whose blocks were measured
+  std::set<int> named_;    // in a message
+  std::atomic<std::uint64_t> refused_ = 0;
   std::atomic<bool> apart_ = false;
 };
 

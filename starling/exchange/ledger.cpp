@@ -62,11 +62,6 @@ void Ledger::aborted(SwapId id, std::optional<Arrival> arrival, std::size_t coun
   close(id, std::move(arrival));
 }
 
-void Ledger::jumped() {
-  const std::lock_guard lock(monitor_.mutex);
-  ++counts_.jumped;
-}
-
 void Ledger::close(SwapId id, std::optional<Arrival> arrival) {
   Swaps& swaps = blocks_[id.block];
   if (arrival) swaps.arrived.push_back(std::move(*arrival));

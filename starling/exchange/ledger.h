@@ -52,7 +52,6 @@ class Ledger {
   // One of the open swaps is decided. counted: as so many swaps. `arrival` is handed out.
   void committed(SwapId id, std::optional<Arrival> arrival, std::size_t counted = 1);
   void aborted(SwapId id, std::optional<Arrival> arrival, std::size_t counted, bool directed = false);
-  void jumped();  // before it is aborted
   // A swap in doubt has come to an end. late: it was committed, so many times.
   void mended(SwapId id, Arrival arrival, std::size_t late);
 

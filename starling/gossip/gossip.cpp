@@ -233,6 +233,7 @@ void Gossip::forget() {
 GossipStatistics Gossip::statistics() const {
   const std::lock_guard lock(monitor_.mutex);
   GossipStatistics statistics = statistics_;
+  statistics.jumped = guard_.refused();
   for (GossipStatistics::Neighbour& j : statistics.neighbours) {
     const std::uint64_t before = peers_[static_cast<std::size_t>(j.rank)]->gradients;
     j.gap = static_cast<double>(before) / static_cast<double>(std::max<std::uint64_t>(j.averaged, 1));

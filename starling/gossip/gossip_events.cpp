@@ -255,6 +255,7 @@ void Gossip::disconnected(int rank, const std::string& reason) {
 // The optimizer's exchange, which is connected with all workers, reports the loss.
 void Gossip::lost(int rank, const std::string& reason) {
   log_(Level::info, fmt::format("worker {} is gone ({}): gossip goes on without it", rank, reason));
+  guard_.lost(rank);
   links_.never_met(rank, reason);
 }
 
@@ -346,12 +347,14 @@ void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::
 }
 
 bool Gossip::jumps(const Peer& peer, SwapId id, const SentBlock& theirs) {
+  if (!guard_.is_on()) return false;
   const auto swap = peer.open.find(id);
-  if (!guard_.is_on() || swap == peer.open.end()) return false;
-  if (!guard_.refuses(peer.rank, id, theirs, swap->second.mine, sizes_[id.block])) return false;
-  const std::lock_guard lock(monitor_.mutex);
-  ++statistics_.jumped;
-  return true;
+  if (swap == peer.open.end()) return false;
+  const std::uint64_t gradients = [&] {
+    const std::lock_guard lock(monitor_.mutex);
+    return statistics_.gradients;
+  }();
+  return guard_.refuses(peer.rank, id, gradients, theirs, swap->second.mine, sizes_[id.block]);
 }
 
 // Sends heartbeats, and ends averagings that take too long.

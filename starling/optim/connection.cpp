@@ -222,7 +222,6 @@ void Optimizer::open(const Epoch& epoch, const World& world) {
   exchange_with.away = epoch.away(world.size);
   exchange_with.needs_all = !e.is_renewed();
   exchange_with.renewable = e.membership != nullptr;
-  exchange_with.jump_guard = e.options.jump_guard;
   // In pairs, the exchange's edges only serve the exact averages.
   e.exchange = std::make_unique<Exchange>(
       world.make_transport(world, channel),

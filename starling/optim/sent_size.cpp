@@ -11,6 +11,7 @@ Contents contents_of(const Options& options) {
   const SchemeTraits& traits = scheme_of(options).traits;
   Contents contents = traits.contents;
   contents.wire = options.wire;
+  contents.jump_guard = options.jump_guard;
   if (traits.wire_values == nullptr) contents.one_in = options.one_in;  // else wire_values() has chosen
   return contents;
 }

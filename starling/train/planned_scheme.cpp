@@ -49,7 +49,7 @@ Work work_on(const Profile& profile, const Options& options, const Schedule& sch
     work.block_bytes[b] = size.block;
     work.mean_bytes[b] = size.mean;
   }
-  work.groups = contents_of(options).has_mean() && options.jump_guard == 0;
+  work.groups = contents_of(options).has_mean();
   const bool alone = scheme_of(options).traits.edges == EdgeKind::none;
   work.every = alone ? std::max(1, options.mean_every) : steps_between_exchanges(options);
   work.mean_every = options.mean_every;

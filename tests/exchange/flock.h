@@ -38,8 +38,7 @@ struct Worker {
         exchange(std::move(over), schedule, {size, size},
                  {.patience = patience,
                   .log = warnings.log(),
-                  .contents = {.wire = wire, .one_in = one_in},
-                  .jump_guard = jump_guard}),
+                  .contents = {.wire = wire, .one_in = one_in, .jump_guard = jump_guard}}),
         grids{Grid(wire, schedule.rounds.size() * static_cast<std::size_t>(one_in)),
               Grid(wire, schedule.rounds.size() * static_cast<std::size_t>(one_in))} {
     std::mt19937_64 random(static_cast<std::uint64_t>(transport->rank()) + 1);

@@ -23,7 +23,8 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 // The guard of worker 0 with neighbours 1, 2 and 3.
 struct Guarded {
   bool refuses(int rank, double distance, std::uint32_t block = 0) {
-    return guard.refuses(rank, {++round, block}, distance);
+    ++round;
+    return guard.refuses(rank, {round, block}, round, distance);
   }
   // So many distances of 1, from both by turns. Returns whether all are taken.
   bool takes_usual(std::size_t times) {
@@ -85,6 +86,14 @@ TEST(JumpGuard, FollowsDistancesThatGrowByAndBy) {
   for (int k = 200; k > 0; --k) ASSERT_FALSE(one.refuses(1 + k % 2, std::pow(1.1, k))) << k;
 }
 
+// They make the two equal, until one of them makes a step.
+TEST(JumpGuard, LearnsOnceFromSwapsWithoutStepsBetween) {
+  Guarded one;
+  one.takes_usual(100);
+  for (int k = 0; k < 100; ++k) ASSERT_FALSE(one.guard.refuses(1, {++one.round, 0}, 101, std::pow(0.5, k)));
+  EXPECT_FALSE(one.refuses(1, kFactor));
+}
+
 TEST(JumpGuard, ALastingChangeOfAllBecomesUsual) {
   Guarded one;
   one.takes_usual(100);
@@ -95,6 +104,25 @@ TEST(JumpGuard, ALastingChangeOfAllBecomesUsual) {
   for (const Guarded::Told& told : one.told)
     EXPECT_FALSE(told.others) << "nobody knows which of them has jumped";
   EXPECT_EQ(one.lines.all().size(), 2U) << "one for each neighbour";
+}
+
+TEST(JumpGuard, OneNeighbourThatJumpsIsNoChangeOfAll) {
+  Guarded one;
+  one.takes_usual(100);
+  for (int k = 0; k < 100; ++k) ASSERT_TRUE(one.refuses(1, 1e6)) << "the other one is slow";
+  one.guard.lost(2);
+  EXPECT_TRUE(one.refuses(1, 1e6));
+  EXPECT_FALSE(one.refuses(1, 1e6)) << "the other one is gone";
+}
+
+TEST(JumpGuard, AWorkerThatHasJumpedTakesNothingFromOthers) {
+  Guarded one;
+  one.takes_usual(100);
+  for (int k = 0; k < 100; ++k) {
+    const int rank = 1 + k % 2;
+    ASSERT_TRUE(one.refuses(rank, 1e6)) << k;
+    one.guard.was_refused(rank, {one.round, 0}, 1e6, /*others=*/k % 10 == 0);
+  }
 }
 
 TEST(JumpGuard, ANeighbourThatStaysAwayIsRefusedAndToldWhileOthersAreUsual) {
@@ -121,10 +149,11 @@ TEST(JumpGuard, JudgesByTheDistanceThatTheOtherTells) {
     one.guard.was_refused(1, {round, 0}, 1e6, false);
     one.guard.was_refused(1, {round, 0}, 1e6, false);  // of a block that was judged
     one.guard.was_refused(3, {round, 0}, 2, false);    // this worker would have taken it
-    EXPECT_FALSE(one.guard.refuses(2, {round, 0}, 1));
+    EXPECT_FALSE(one.guard.refuses(2, {round, 0}, round, 1));
   }
-  ASSERT_EQ(one.told.size(), 9U - (JumpGuard::kStays - 1));
-  EXPECT_EQ(one.told.front(), (Guarded::Told{1, {103, 0}, 1e6, true}));
+  ASSERT_EQ(one.told.size(), 9U);
+  for (std::uint64_t k = 0; k < 9; ++k)
+    EXPECT_EQ(one.told[k], (Guarded::Told{1, {101 + k, 0}, 1e6, k + 1 >= JumpGuard::kStays})) << k;
   EXPECT_THAT(one.lines.all(), ElementsAre(HasSubstr("worker 1's block 0 jumps in round 101")));
   EXPECT_FALSE(one.guard.is_apart());
 }
@@ -167,7 +196,7 @@ TEST(JumpGuard, AWorkerStandsApartIfHalfOfItsNeighboursTellIt) {
 
 TEST(JumpGuard, CostsNothingWhereItIsOff) {
   JumpGuard guard(JumpGuard::Options{.blocks = 1, .neighbours = {1}});
-  for (std::uint64_t k = 0; k < 100; ++k) EXPECT_FALSE(guard.refuses(1, {k, 0}, k < 50 ? 1 : 1e9));
+  for (std::uint64_t k = 0; k < 100; ++k) EXPECT_FALSE(guard.refuses(1, {k, 0}, k, k < 50 ? 1 : 1e9));
   guard.was_refused(1, {100, 0}, 1e9, true);
   EXPECT_FALSE(guard.is_apart());
 }

@@ -28,6 +28,11 @@ std::vector<Contents> kinds() {
           {.wire = Wire::int8}};         // of large blocks
 }
 
+Contents guarded(Contents contents) {
+  if (contents.vectors > 1) contents.jump_guard = 2;
+  return contents;
+}
+
 class Worker {
  public:
   Worker(std::string_view input, const Contents& contents, const Schedule& schedule,
@@ -39,9 +44,8 @@ class Worker {
         exchange_(stage_.transport(), schedule, sizes,
                   {.patience = {.meet = kLong, .silent = std::chrono::milliseconds(100), .stalled = kLong},
                    .log = kOneLine,
-                   .contents = contents,
-                   .renewable = true,
-                   .jump_guard = contents.vectors > 1 ? 2.0 : 0.0}) {}
+                   .contents = guarded(contents),
+                   .renewable = true}) {}
 
   void run() {
     exchange_.meet();
