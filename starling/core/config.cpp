@@ -163,8 +163,13 @@ const Config::Key& Config::find_key(const Section& section, const std::string& n
     if (key.name == name) return key;
     names.push_back(key.name);
   }
+  std::string meant = did_you_mean(name, names);
+  for (const Section& other : sections_) {
+    if (meant.empty() && std::ranges::find(other.keys, name, &Key::name) != other.keys.end())
+      meant = fmt::format(", did you mean {}.{}?", other.name, name);
+  }
   throw UsageError(fmt::format("{}: unknown key {} in section {}{}; there are: {}", where, short_of(name),
-                               section.name, did_you_mean(name, names), fmt::join(names, ", ")));
+                               section.name, meant, fmt::join(names, ", ")));
 }
 
 void Config::assign(const Section& section, const Key& key, const Value& value, const std::string& as_written,

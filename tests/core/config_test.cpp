@@ -49,6 +49,9 @@ TEST(Config, SaysWhereWhatAndWhatIsAllowed) {
   EXPECT_EQ(
       error_of("[alpha]\nsomething_else_entirely = 1"),
       "a.toml:2: unknown key \"something_else_entirely\" in section alpha; there are: flag, count, big");
+  EXPECT_EQ(error_of("[alpha]\nchoice = 'two'"),
+            "a.toml:2: unknown key \"choice\" in section alpha, did you mean beta.choice?; there are: flag, "
+            "count, big");
   EXPECT_EQ(error_of("\n[alhpa]\n"),
             "a.toml:2: unknown section \"alhpa\", did you mean alpha?; there are: alpha, beta");
   EXPECT_EQ(error_of("alpha = 1"), "a.toml:1: alpha is a whole number, but must be a section: [alpha]");
