@@ -397,6 +397,7 @@ TEST(ChocoScheme, CopiesThatAreNotFiniteAreNotMixed) {
         steps(5);
         EXPECT_EQ(p.isfinite().all().item<bool>(), i != 0);
       }
+      nobody_leaves_yet(optimizer);  // the others do not wait for the worker with NaNs
       set(i);
       steps(400);
       EXPECT_TRUE(at::allclose(p, at::full_like(p, 1.5), 0, 0.05)) << p[0];
