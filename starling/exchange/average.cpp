@@ -79,9 +79,8 @@ void Average::proceed() {
                           std::inserter(both, both.end()));
     both.insert(rank_);
     const bool smaller = both != join_.participants;
-    if (number > join_.attempt || (number == join_.attempt && smaller)) {
+    if (number > join_.attempt || (number == join_.attempt && smaller))
       return attempt(smaller ? std::max(number, join_.attempt + 1) : number, both);
-    }
   }
   if (!rounds_) {
     if (!everyone_joined()) return;
@@ -109,9 +108,7 @@ void Average::run_rounds() {
     const auto& neighbours = schedule_.at(step_).neighbours[me];
     if (!sent_) {
       sent_ = true;
-      for (const Neighbour& n : neighbours) {
-        actions_.send_share(rank_of(n), id_, join_.attempt, step_, now_);
-      }
+      for (const Neighbour& n : neighbours) actions_.send_share(rank_of(n), id_, join_.attempt, step_, now_);
     }
     const auto& here = shares_[step_];
     std::vector<Share> shares;
@@ -239,9 +236,8 @@ void Average::trouble(int peer) {
 }
 
 void Average::up(int peer) {
-  if (running_ && join_.participants.contains(peer)) {
+  if (running_ && join_.participants.contains(peer))
     actions_.send_join(peer, id_, join_.attempt, join_.participants);
-  }
 }
 
 }  // namespace starling

@@ -100,10 +100,9 @@ void GroupSwaps::send_mean(SwapId id) {
   }
   kernels::update(kernels::Step{}, mixes, mean, nullptr, {}, {}, count);
 
-  for (const Partner& to : from_next(others(id), me_)) {
+  for (const Partner& to : from_next(others(id), me_))
     send_payload(to.rank, tools_.layout.frame(FrameType::mean, id, Wire::fp32),
                  payload_of(swap.mean, sizeof(float) * from, sizeof(float) * count));
-  }
 }
 
 // Small ones overtake the large ones by themselves.

@@ -91,10 +91,9 @@ struct State {
   void make_as_in(const GivenState& given) {
     if (!inner_) return;
     for (Parameter& p : parameters_) {
-      for (std::size_t k = 0; k < fields_.size(); ++k) {
+      for (std::size_t k = 0; k < fields_.size(); ++k)
         p.state[k] =
             given.state.tensors.contains(fields_[k] + p.name) ? at::empty_like(p.tensor) : at::Tensor();
-      }
     }
   }
 
@@ -181,9 +180,8 @@ struct State {
       if (!field.empty()) given.refuse("", fmt::format("there is no tensor \"{}.{}\"", field, p.name));
     }
     const auto* const counts = steps.const_data_ptr<std::int64_t>();
-    if (std::any_of(counts, counts + steps.numel(), [](std::int64_t count) { return count < 0; })) {
+    if (std::any_of(counts, counts + steps.numel(), [](std::int64_t count) { return count < 0; }))
       given.refuse("steps", "tensor \"steps\": a count is negative");
-    }
     const auto whole = [](double number) {
       return number >= 0 && number < 0x1p53 && number == std::floor(number);
     };
@@ -205,9 +203,8 @@ struct State {
 
   // Applies all but the scheme's state.
   void apply() {
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (std::size_t g = 0; g < groups_.size(); ++g)
       inner_ ? inner_->set_values(g, values(g)) : set_rule_values(rule_of(groups_[g]), values(g));
-    }
     inner_ ? spread_inner() : spread_blocks();
     if (scale_ != nullptr) {
       const auto* const values = loss_scale.const_data_ptr<double>();

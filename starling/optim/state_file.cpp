@@ -180,12 +180,10 @@ std::int64_t position_in(const GivenState& given) {
 
 void check_tensors(const GivenState& given, const std::string& rule, const std::string& share,
                    const Named& wanted) {
-  if (given.metadata("format") != kStateFormat) {
+  if (given.metadata("format") != kStateFormat)
     given.refuse("", fmt::format("its format is \"{}\", not \"{}\"", given.metadata("format"), kStateFormat));
-  }
-  if (given.metadata("rule") != rule) {
+  if (given.metadata("rule") != rule)
     given.refuse("", fmt::format("its rule is {}, this optimizer's is {}", given.metadata("rule"), rule));
-  }
   const std::string_view said = given.metadata("share");
   if (const std::string_view theirs = said.empty() ? kWholeShare : said; theirs != share) {
     given.refuse("", fmt::format("its share of the rule's state is {}, this worker's is {}: hierarchy, "
@@ -198,10 +196,9 @@ void check_tensors(const GivenState& given, const std::string& rule, const std::
     const auto there = given.state.tensors.find(name);
     if (there == given.state.tensors.end()) given.refuse("", fmt::format("there is no tensor \"{}\"", name));
     const TensorInfo mine = info_of(name, tensor), other = info_of(name, there->second);
-    if (other.dtype != mine.dtype || other.shape != mine.shape) {
+    if (other.dtype != mine.dtype || other.shape != mine.shape)
       given.refuse(name, fmt::format("tensor \"{}\" is {}, this optimizer's is {}", name, text_of(other),
                                      text_of(mine)));
-    }
   }
   for (const auto& [name, tensor] : given.state.tensors) {
     if (!names.contains(name))

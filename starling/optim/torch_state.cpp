@@ -118,10 +118,9 @@ class Typed final : public TorchState {
     for (std::size_t k = 0; k < tensors.size(); ++k) {
       fields.tensors[k] = *tensors[k];
       if (!tensors[k]->defined()) continue;
-      if (tensors[k]->is_sparse() || tensors[k]->scalar_type() != at::kFloat) {
+      if (tensors[k]->is_sparse() || tensors[k]->scalar_type() != at::kFloat)
         throw UsageError(fmt::format("{} of parameter {} in {} is not dense float32: that cannot be saved",
                                      Kind::kFields[k], parameter_name, Kind::kName));
-      }
     }
     return fields;
   }

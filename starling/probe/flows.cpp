@@ -160,10 +160,9 @@ void Flows::send_more(int peer) {
 
 void Flows::arrived(int peer, const Frame& frame, std::uint64_t bytes) {
   receiving_[peer].add(transport_->now(), static_cast<double>(bytes), begin_, counted_from_, end_);
-  if (frame.offset + bytes == frame.total) {
+  if (frame.offset + bytes == frame.total)
     transport_->send(
         peer, {.type = FrameType::ack, .round = frame.round, .block = frame.block, .value = frame.total});
-  }
 }
 
 // ---------------------------------------------------------------- on the transport's thread

@@ -359,9 +359,8 @@ class GroupTransport final : public Transport, private TransportHandler {
     return peer(rank).control;
   }
   void received(int rank, const Frame& frame, std::span<const std::byte> payload, bool intact) override {
-    if (frame.type == FrameType::taken) {
+    if (frame.type == FrameType::taken)
       return frame.step == 0 ? peer_has_taken(rank, frame.round, frame.value) : peer_takes_no_more(rank);
-    }
     if (frame.type != FrameType::piece) return handler_->received(rank, frame, payload, intact);
     if (!intact || !piece_comes(rank, payload)) tcp_->reset(rank, "the announcement of a piece is damaged");
   }
