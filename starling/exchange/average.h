@@ -34,7 +34,6 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "starling/topology/graph.h"

@@ -11,7 +11,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "starling/core/log.h"

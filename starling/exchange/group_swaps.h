@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "starling/exchange/edge_swaps.h"

@@ -16,7 +16,6 @@
 // all edges, whatever they have missed. The price is memory: 2 floats per value and edge.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>

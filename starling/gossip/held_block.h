@@ -3,7 +3,6 @@
 // for the wire is in the host's memory.
 #pragma once
 
-#include <memory>
 #include <span>
 #include <vector>
 

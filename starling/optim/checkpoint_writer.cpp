@@ -8,7 +8,6 @@
 #include <mutex>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>

@@ -11,7 +11,6 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <string>
 #include <unordered_map>
 
 #include <ATen/ops/empty_like.h>

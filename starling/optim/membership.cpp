@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "starling/core/clock.h"
 #include "starling/core/error.h"
 
 namespace starling {

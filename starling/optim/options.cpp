@@ -9,9 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
-#include "starling/core/range.h"
 #include "starling/core/text.h"
-#include "starling/kernels/mask.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/topology/schedules.h"
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string_view>
-#include <utility>
 
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>

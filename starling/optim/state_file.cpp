@@ -1,6 +1,5 @@
 #include "starling/optim/state_file.h"
 
-#include <map>
 #include <set>
 
 #include <ATen/ops/empty.h>

@@ -1,8 +1,5 @@
 #include "starling/transport/frame.h"
 
-#include <array>
-#include <cstring>
-
 #include "starling/core/little_endian.h"
 
 namespace starling {

@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "starling/core/error.h"
-
 namespace starling {
 
 std::string get_by_asking(const std::string& key, std::chrono::milliseconds deadline,

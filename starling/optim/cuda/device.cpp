@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <utility>
 
 #include <arpa/inet.h>
 #include <fmt/format.h>

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <stdexcept>
-#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -13,7 +11,6 @@
 
 #include <fmt/format.h>
 
-#include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/transport/c10d/in_time.h"

@@ -5,7 +5,6 @@
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <utility>
 
 #include <fmt/format.h>
 

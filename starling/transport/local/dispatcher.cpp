@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <future>
-#include <utility>
 
 namespace starling {
 

@@ -1,7 +1,6 @@
 #include "starling/transport/mapped/mapped.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
 #include <limits>

@@ -1,6 +1,5 @@
 #include "starling/transport/tcp/tcp.h"
 
-#include <future>
 #include <thread>
 #include <utility>
 #include <vector>

@@ -1,6 +1,5 @@
 #include "starling/transport/tcp/tls.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string_view>
