@@ -238,12 +238,11 @@ void Averages::received(int from, const Frame& frame, std::span<const std::byte>
 void Averages::received_share(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact) {
   if (!expects_shares(frame)) return;
   if (frame.total != bytes_) {
-    {
-      const std::lock_guard lock(monitor_.mutex);
+    monitor_.locked([&] {
       failure_ = fmt::format(
           "worker {} averages {} bytes, and worker {} {}: all must average the same, in the same order",
           transport_.rank(), bytes_, from, frame.total);
-    }
+    });
     return protocol_.quit();
   }
   Inbox& shares = sender(from).shares;

@@ -217,10 +217,7 @@ void WorkerLinks::tick(const std::function<void(int rank, const std::string& why
     silent.insert(rank);
     on_silent(rank, fmt::format("silent for {:.1f} s", seconds(now - other.heard)));
   }
-  {
-    const std::lock_guard lock(monitor_.mutex);
-    silent_ = std::move(silent);
-  }
+  monitor_.locked([&] { silent_ = std::move(silent); });
   note_unseen();
 }
 

@@ -92,8 +92,12 @@ class Gossip final : private TransportHandler {
   void stepped();
   // Calls f with x and x~ as they are, without the momentum since they were last touched.
   void access(int block, const std::function<void(const Held&)>& f);
-  GossipClock clock() const;
-  void set_clock(GossipClock clock);
+  GossipClock clock() const {
+    return monitor_.locked([this] { return ask_times_.position(); });
+  }
+  void set_clock(GossipClock clock) {
+    monitor_.locked([&] { ask_times_.set(clock); });
+  }
   // When pause() returns, no averaging is in flight, unless a neighbour has stopped. Then it
   // returns twice the patience after the last progress, or when it is interrupted. x and x~ have
   // the momentum up to then. No time passes for them until resume().
