@@ -9,6 +9,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "starling/core/error.h"
+#include "starling/core/with_lock.h"
 #include "starling/optim/cuda/held_on_device.h"
 
 namespace starling {
@@ -46,10 +47,7 @@ CudaDevice::CudaDevice(std::unique_ptr<Gpu> gpu, at::TensorOptions memory, at::T
       }) {}
 
 CudaDevice::~CudaDevice() {
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
+  with_lock(mutex_, [this] { ends_ = true; });
   changed_.notify_all();
   thread_.join();
 }

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/crc32c.h"
+#include "starling/core/with_lock.h"
 #include "starling/transport/buffer.h"
 #include "starling/transport/c10d/hand_to_gloo.h"
 #include "starling/transport/c10d/one_line.h"
@@ -252,10 +253,7 @@ class GroupTransport final : public Transport, private TransportHandler {
     other.waiting.clear();
   }
   void failed(int rank, const std::string& reason) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (std::exchange(peer(rank).failed, true)) return;
-    }
+    if (with_lock(mutex_, [&] { return std::exchange(peer(rank).failed, true); })) return;
     log_(Level::warning,
          fmt::format("transport: {} fails with worker {} ({}): from now on its payloads go over TCP",
                      group_name(), rank, reason));
@@ -332,10 +330,7 @@ class GroupTransport final : public Transport, private TransportHandler {
   void connected(int rank) override {
     Peer& other = peer(rank);
     ++other.connection;
-    {
-      const std::lock_guard lock(mutex_);
-      other.up = true;
-    }
+    with_lock(mutex_, [&] { other.up = true; });
     tcp_->send(
         rank,
         {.type = FrameType::taken, .round = life_, .step = other.failed ? 1U : 0U, .value = other.taken});

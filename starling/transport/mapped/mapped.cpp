@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "starling/core/error.h"
+#include "starling/core/with_lock.h"
 #include "starling/transport/mapped/arena.h"
 #include "starling/transport/mapped/hand_over.h"
 #include "starling/transport/mapped/lies_at.h"
@@ -231,20 +232,13 @@ class MappedTransport final : public Transport, private TransportHandler {
       return say(rank, fmt::format("worker {} takes no memory from this one ({}): its blocks go over TCP",
                                    rank, why));
     retire(rank);
-    {
-      const std::lock_guard lock(mutex_);
-      peer(rank).lending = std::make_shared<Lending>(std::move(*tie), invitation);
-    }
+    with_lock(mutex_, [&] { peer(rank).lending = std::make_shared<Lending>(std::move(*tie), invitation); });
     hand_over(rank);
   }
 
   // Hands over all regions that this peer does not have yet.
   void hand_over(int rank) {
-    std::shared_ptr<Lending> lending;
-    {
-      const std::lock_guard lock(mutex_);
-      lending = peer(rank).lending;
-    }
+    const auto lending = with_lock(mutex_, [&] { return peer(rank).lending; });
     if (!lending) return;
     for (; lending->handed < arena_.regions(); ++lending->handed) {
       const auto number = static_cast<std::uint32_t>(lending->handed);

@@ -11,6 +11,7 @@
 
 #include "starling/core/error.h"
 #include "starling/core/text.h"
+#include "starling/core/with_lock.h"
 #include "starling/transport/tcp/local_end.h"
 #include "starling/transport/tcp/tcp.h"
 #include "starling/world/ask_again.h"
@@ -114,10 +115,7 @@ void AddressBook::stop() {
 }
 
 void AddressBook::refresh(int peer) {
-  {
-    const std::lock_guard lock(search_->mutex);
-    search_->missing.insert(peer);
-  }
+  with_lock(search_->mutex, [&] { search_->missing.insert(peer); });
   search_->changed.notify_all();
 }
 
