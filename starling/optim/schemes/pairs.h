@@ -32,6 +32,7 @@ namespace starling {
 
 class PairScheme : public Scheme {
  public:
+  explicit PairScheme(const SchemeParts& parts) : Scheme(parts), settings_(parts.options.scheme) {}
   void attach(const Connection& connection) override;
   void detach() override;
   void begin() override;
@@ -53,7 +54,6 @@ class PairScheme : public Scheme {
   bool is_apart() const override { return gossip_->is_apart(); }
 
  protected:
-  explicit PairScheme(const SchemeParts& parts) : Scheme(parts), settings_(parts.options.scheme) {}
   // Sets, in `options`, the pairs and the algorithm. All other options are set already.
   virtual void choose(GossipOptions& options, const Schedule& schedule) const;
 
