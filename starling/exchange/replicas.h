@@ -51,7 +51,6 @@ struct Replicas {
   // the order of their rounds, and each is mixed before the next is taken.
   Arrival take(const Arrival& swap, TopK top, double gamma);
 
-  bool begun = false;
   std::vector<Edge> edges{};
 };
 
