@@ -89,6 +89,8 @@ class Averages final : private AverageActions {
     std::set<int> participants;
     bool called_off = false;  // by a renewal
   };
+  template <class T, class F>
+  std::set<int> combined(AverageId id, std::span<T> values, F f);
   template <class T>
   std::set<int> mean(std::span<T> values);
   std::set<int> maximum(AverageId id, std::span<std::int64_t> values);

@@ -127,14 +127,6 @@ void GroupSwaps::cancel(SwapId id) {
   }
 }
 
-void GroupSwaps::send(int to, FrameType type, SwapId id, bool yes) {
-  if (type == FrameType::group_ack) failpoint("vote");
-  // An abort because I went on without the peer tells it where I am.
-  const bool behind = type == FrameType::group_abort && yes;
-  tools_.transport.send(
-      to, {.type = type, .round = id.round, .block = id.block, .value = behind ? tools_.rounds.next() : yes});
-}
-
 void GroupSwaps::decided(SwapId id, Outcome outcome, bool in_pairs) {
   Swap swap = std::move(open_.extract(id).mapped());
   if (outcome == Outcome::in_doubt) turns_.hurry(id);  // the others may still need it
