@@ -59,10 +59,6 @@ class Weighing {
   const std::unordered_map<const void*, std::size_t>& begins_;
 };
 
-}  // namespace
-
-namespace {
-
 // They may be others than at the start.
 void check_buffers(auto& engine) {
   Terms terms;

@@ -46,10 +46,6 @@ void wait_for_server(const std::string& host, int port, Time end, std::chrono::m
   }
 }
 
-}  // namespace
-
-namespace {
-
 // At the listening socket, or else, as TCPStore does by itself, at all addresses.
 HostedStore host_at(const std::string& host, int port, std::chrono::milliseconds deadline,
                     std::optional<Descriptor> listener) {
