@@ -56,8 +56,6 @@ bool Average::has_come(int peer) const {
   return heard != heard_.end() && heard->second.id == id_;
 }
 
-bool Average::joined(int peer) const { return has_come(peer) && heard_.at(peer).attempt == join_.attempt; }
-
 bool Average::everyone_joined() const {
   return std::ranges::all_of(join_.participants, [&](int peer) {
     return peer == rank_ || (joined(peer) && heard_.at(peer).participants == join_.participants);

@@ -80,8 +80,6 @@ std::set<int> Averages::mean(std::span<T> values) {
 std::set<int> Averages::average(std::span<float> values) { return mean(values); }
 std::set<int> Averages::average_doubles(std::span<double> values) { return mean(values); }
 
-std::set<int> Averages::maximum(std::span<std::int64_t> values) { return maximum(next_id(), values); }
-
 std::set<int> Averages::renew(std::span<std::int64_t> values) {
   return maximum({kRenewals + ++renewals_, 0}, values);
 }

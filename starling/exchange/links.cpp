@@ -196,8 +196,6 @@ void WorkerLinks::refuse(int rank, const std::string& claim) {
 
 // ---------------------------------------------------------------- time
 
-void WorkerLinks::start() { started_ = ticked_ = transport_.now(); }
-
 bool WorkerLinks::slept_lately() const {
   return slept() || (woke_ && transport_.now() - *woke_ <= options_.silent);
 }

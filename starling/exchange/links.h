@@ -103,7 +103,7 @@ class WorkerLinks {
   void refuse(int rank, const std::string& claim);
 
   // --- time ---
-  void start();  // once, before the first tick
+  void start() { started_ = ticked_ = transport_.now(); }  // once, before the first tick
   // Says to all that were met that I am alive, and names those that are silent, with why.
   void tick(const std::function<void(int rank, const std::string& why)>& on_silent);
   void say_alive(int rank);

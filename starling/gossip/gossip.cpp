@@ -77,11 +77,7 @@ Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options,
   });
 }
 
-Gossip::~Gossip() { transport_->stop(); }
-
 // ---------------------------------------------------------------- the training thread
-
-void Gossip::meet() { links_.meet(options_.meet); }
 
 void Gossip::gradient(int index, const std::function<void(const Held&)>& f) {
   LockedBlock& block = *blocks_[static_cast<std::size_t>(index)];

@@ -80,11 +80,11 @@ class Gossip final : private TransportHandler {
   Gossip(std::unique_ptr<Transport> transport, GossipOptions options,
          std::vector<std::unique_ptr<HeldBlock>> blocks, Log log,
          std::shared_ptr<Timeline> timeline = nullptr);
-  ~Gossip() override;
+  ~Gossip() override { transport_->stop(); }
 
   // Waits until all neighbours are connected. Throws Error and names the missing ones, also when
   // interrupted.
-  void meet();
+  void meet() { links_.meet(options_.meet); }
 
   // --- on the training thread ---
   // Calls f, which first mixes the momentum up to now, all of it. f adds the same to x and to x~.

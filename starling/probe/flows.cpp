@@ -43,8 +43,6 @@ Flows::Flows(const World& world)
       });
 }
 
-Flows::~Flows() { transport_->stop(); }
-
 void Flows::wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
                  const std::function<bool()>& done, const std::function<std::string()>& missing) {
   const auto now = [this] { return transport_->now(); };
@@ -172,9 +170,6 @@ void Flows::connected(int peer) {
   connected_.insert(peer);
   changed_->notify_all();
 }
-
-void Flows::disconnected(int peer, const std::string& reason) { gone(peer, reason); }
-void Flows::lost(int peer, const std::string& reason) { gone(peer, reason); }
 
 void Flows::gone(int peer, const std::string& reason) {
   const std::lock_guard lock(mutex_);

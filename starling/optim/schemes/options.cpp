@@ -90,8 +90,6 @@ std::int64_t SchemeSettings::integer(std::string_view name) const {
   return std::get<std::int64_t>(*at(name));
 }
 
-double SchemeSettings::number(std::string_view name) const { return std::get<double>(*at(name)); }
-
 std::optional<double> SchemeSettings::automatic(std::string_view name) const {
   const auto& value = at(name);
   return value ? std::optional(std::get<double>(*value)) : std::nullopt;

@@ -40,7 +40,7 @@ class SchemeSettings {
   explicit SchemeSettings(const SchemeChoice& choice);
 
   std::int64_t integer(std::string_view name) const;
-  double number(std::string_view name) const;
+  double number(std::string_view name) const { return std::get<double>(*at(name)); }
   std::optional<double> automatic(std::string_view name) const;  // none: not given
   const std::string& text(std::string_view name) const;
   // In the order of the declaration.

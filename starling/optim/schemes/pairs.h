@@ -42,7 +42,7 @@ class PairScheme : public Scheme {
   // "clock"; with momentum "x_tilde"; with weights "weights".
   void state(StateVisitor& visitor) override;
   std::vector<double> weights() const override { return weighs_ ? w_ : std::vector<double>(); }
-  void stand_by() override;
+  void stand_by() override { standing_by_ |= gossip_->stand_by(); }
   void pause() override;
   void resume() override;
   void renew() override;

@@ -171,8 +171,6 @@ void C10dStore::set(const std::string& key, const std::string& value) {
        });
 }
 
-std::optional<std::string> C10dStore::look(const std::string& key) { return look(key, patience_, nobody); }
-
 std::optional<std::string> C10dStore::look(const std::string& key, Duration patience,
                                            const Interrupted& interrupted) {
   return work(fmt::format("get the key '{}'", key), patience, interrupted,

@@ -7,8 +7,6 @@
 
 namespace starling {
 
-ClockDispatcher::ClockDispatcher() : thread_([this] { loop(); }) {}
-
 ClockDispatcher::~ClockDispatcher() {
   with_lock(mutex_, [this] { stopping_ = true; });
   changed_.notify_all();

@@ -88,8 +88,6 @@ AddressBook::AddressBook(const World& world, const std::string& channel, Found f
   }
 }
 
-AddressBook::~AddressBook() { stop(); }
-
 void AddressBook::publish(const Tcp::endpoint& own) {
   const Identity& self = search_->identity;
   search_->store->set(tcp_address_key(self.channel, self.rank),

@@ -51,8 +51,6 @@ Listener::Listener(LocalEnd& local, const std::string& address, Proven proven)
                             wanted.address().to_string(), error.message()));
 }
 
-void Listener::start() { accept(); }
-
 void Listener::accept() {
   acceptor_.async_accept([this](const asio::error_code& error, Tcp::socket socket) {
     if (!acceptor_.is_open()) return;
