@@ -6,15 +6,8 @@
 namespace starling {
 
 const char* name_of(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::committed:
-      return "committed";
-    case Outcome::aborted:
-      return "aborted";
-    case Outcome::in_doubt:
-      return "in doubt";
-  }
-  return "";
+  constexpr const char* kNames[] = {"committed", "aborted", "in doubt"};  // in the order of the values
+  return kNames[static_cast<int>(outcome)];
 }
 
 bool Edge::wants(SwapId id) const {
