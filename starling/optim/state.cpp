@@ -10,6 +10,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -71,7 +72,7 @@ struct State {
             {parameter, names.at(key), static_cast<int>(g), takes_whole(groups[g], parameter)});
       }
     }
-    steps = vector_of(static_cast<std::int64_t>(parameters_.size()), at::kLong).zero_();
+    steps = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kLong);
     each_segment([&](Block&, Segment& s, Parameter& p, std::int64_t) {
       p.kept += s.length;
       p.whole = s.whole;  // its options may have changed since
@@ -341,7 +342,7 @@ struct State {
       p.state.resize(fields_.size());
       for (std::size_t k = 0; k < (p.whole ? std::min<std::size_t>(states, 1) : states); ++k) {
         if (!divided()) p.state[k] = floats_like(p.tensor);
-        if (divided() && p.kept > 0) p.state[k] = vector_of(p.kept, at::kFloat);
+        if (divided() && p.kept > 0) p.state[k] = at::empty({p.kept}, at::kFloat);
       }
       if (p.tensor.scalar_type() != at::kFloat) p.state[states] = floats_like(p.tensor);
     }

@@ -136,10 +136,8 @@ at::Tensor floats_like(const at::Tensor& tensor) {
   return at::empty_like(tensor, at::TensorOptions(at::kFloat).device(at::kCPU));
 }
 
-at::Tensor vector_of(std::int64_t length, at::ScalarType type) { return at::empty({length}, type); }
-
 at::Tensor numbers(const std::vector<double>& values) {
-  const at::Tensor tensor = vector_of(static_cast<std::int64_t>(values.size()), at::kDouble);
+  const at::Tensor tensor = at::empty({static_cast<std::int64_t>(values.size())}, at::kDouble);
   std::ranges::copy(values, tensor.mutable_data_ptr<double>());
   return tensor;
 }
