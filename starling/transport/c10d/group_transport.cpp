@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -306,23 +305,10 @@ class GroupTransport final : public Transport, private TransportHandler {
     while (!coming.empty() && coming.front()->ended) {
       const std::shared_ptr<Coming> first = std::move(coming.front());
       coming.pop_front();
-      deliver(rank, first->piece, *first->memory);
+      const std::span<const std::byte> whole(*first->memory);
+      deliver_in_chunks(*handler_, rank, first->piece.frame, whole, crc32c(whole) == first->piece.crc);
     }
     ask(rank);
-  }
-
-  void deliver(int rank, const Piece& piece, std::span<const std::byte> whole) {
-    const bool intact = crc32c(whole) == piece.crc;
-    for (std::size_t at = 0; at < whole.size(); at += Frame::kMaxPayload) {
-      const auto chunk = whole.subspan(at, std::min(Frame::kMaxPayload, whole.size() - at));
-      Frame frame = piece.frame;
-      frame.offset += at;
-      frame.length = static_cast<std::uint32_t>(chunk.size());
-      const auto place = handler_->place(rank, frame);
-      const bool wanted = place.size() == chunk.size();
-      if (wanted) std::memcpy(place.data(), chunk.data(), chunk.size());
-      handler_->received(rank, frame, wanted ? place : std::span<std::byte>{}, wanted && intact);
-    }
   }
 
   // ---------------------------------------------------------------- tcp's handler

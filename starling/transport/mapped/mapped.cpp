@@ -1,6 +1,5 @@
 #include "starling/transport/mapped/mapped.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <limits>
@@ -347,15 +346,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     const Payload payload{std::make_shared<const Reading>(borrowing, found->second, said->lease),
                           *place_of_it};
     if (handler_->received_in_place(rank, frame, payload)) return true;
-    for (std::size_t at = 0; at < payload.bytes.size(); at += Frame::kMaxPayload) {
-      const auto chunk = payload.bytes.subspan(at, std::min(Frame::kMaxPayload, payload.bytes.size() - at));
-      frame.offset = at;
-      frame.length = static_cast<std::uint32_t>(chunk.size());
-      const auto place = handler_->place(rank, frame);
-      const bool wanted = place.size() == chunk.size();
-      if (wanted) std::memcpy(place.data(), chunk.data(), chunk.size());
-      handler_->received(rank, frame, wanted ? place : std::span<std::byte>{}, wanted);
-    }
+    deliver_in_chunks(*handler_, rank, frame, payload.bytes, /*intact=*/true);
     return true;
   }
 
