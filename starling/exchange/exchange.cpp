@@ -158,10 +158,6 @@ void Exchange::restart(std::uint64_t position) {
   rounds_.restart(static_cast<std::uint64_t>(farthest[0]), static_cast<std::uint64_t>(farthest[1]));
 }
 
-void Exchange::call_renewal() {
-  transport_->post([this, operations = operations()] { received_renew(operations); });
-}
-
 bool Exchange::wait_for_majority(const std::function<bool()>& gives_up) {
   constexpr std::chrono::milliseconds kLook{100};
   const auto sees = [this] { return links_.sees_majority(); };

@@ -137,7 +137,9 @@ class Exchange final : private TransportHandler {
 
   // --- a change of the membership, on the training thread (optim/membership.h) ---
   // Calls all workers to renew(). Their averages that wait for this worker throw RenewalCalled.
-  void call_renewal();
+  void call_renewal() {
+    transport_->post([this, operations = operations()] { received_renew(operations); });
+  }
   // Whether this worker or another has called. On any thread.
   bool renewal_called() const { return renewal_called_; }
   // The maximum over all that come. Then this exchange makes no other average.

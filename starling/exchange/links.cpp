@@ -196,10 +196,6 @@ void WorkerLinks::refuse(int rank, const std::string& claim) {
 
 // ---------------------------------------------------------------- time
 
-bool WorkerLinks::slept_lately() const {
-  return slept() || (woke_ && transport_.now() - *woke_ <= options_.silent);
-}
-
 void WorkerLinks::tick(const std::function<void(int rank, const std::string& why)>& on_silent) {
   const Time now = transport_.now();
   const bool i_slept = slept();  // then it is not the others that were silent
