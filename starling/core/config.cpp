@@ -81,9 +81,8 @@ bool Range::holds(double value) const {
 std::string Range::text() const {
   std::string text;
   if (least != Range{}.least) text = fmt::format("{} {}", least_open ? "above" : "at least", least);
-  if (most != Range{}.most) {
+  if (most != Range{}.most)
     text += fmt::format("{}{} {}", text.empty() ? "" : " and ", most_open ? "below" : "at most", most);
-  }
   return text;
 }
 
@@ -228,10 +227,9 @@ void Config::read_text(std::string_view text, const std::string& name) {
     const std::string where = place(name, part.line);
     const Section& section = find_section(part.name, where);
     const auto* table = part.node.as<Node::Table>();
-    if (!table) {
+    if (!table)
       throw UsageError(fmt::format("{}: {} is {}, but must be a section: [{}]", where, section.name,
                                    part.node.kind(), section.name));
-    }
     for (const auto& [key_name, node, line] : *table) {
       const std::string at = place(name, line);
       const Key& key = find_key(section, key_name, at);
@@ -265,9 +263,8 @@ void Config::read_text(std::string_view text, const std::string& name) {
 
 void Config::set(const std::string& path, const std::string& text, const std::string& where) {
   const std::size_t dot = path.find('.');
-  if (dot == std::string::npos) {
+  if (dot == std::string::npos)
     throw UsageError(fmt::format("{}: {}: an override has the form section.key", where, short_of(path)));
-  }
   const Section& section = find_section(path.substr(0, dot), where);
   const Key& key = find_key(section, path.substr(dot + 1), where);
   // Reads the text as the key's type asks. Text that cannot be read so stays a text, which assign()
@@ -296,9 +293,8 @@ void Config::set(const std::string& path, const std::string& text, const std::st
 std::vector<Config::Entry> Config::entries() const {
   std::vector<Entry> entries;
   for (const Section& section : sections_) {
-    for (const Key& key : section.keys) {
+    for (const Key& key : section.keys)
       entries.push_back({section.name, key.name, shown(key.field), key.help, wanted(key)});
-    }
   }
   return entries;
 }

@@ -183,10 +183,9 @@ __attribute__((target("sse4.2,avx2,vpclmulqdq"))) std::uint32_t update_by_both(s
       const std::byte* const folded = p + 3 * kLane + 2 * line;
       fetch(folded + kAtOnce);
       fetch(folded + kAtOnce + kLine);
-      for (std::size_t i = 0; i < kFolds; ++i) {
+      for (std::size_t i = 0; i < kFolds; ++i)
         folds[i] = fold<8 * kFolded>(
             folds[i], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(folded + kRegister * i)));
-      }
       lanes.take_line(p + line);
     }
     for (std::size_t i = 1; i < kFolds; ++i) folds[i] = fold<8 * kRegister>(folds[i - 1], folds[i]);

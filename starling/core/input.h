@@ -2,8 +2,6 @@
 // 1 says: the run has failed. Readers of files throw Error, because they do not know which it is.
 #pragma once
 
-#include <string>
-
 #include "starling/core/error.h"
 
 namespace starling {

@@ -60,13 +60,6 @@ double t_quantile(double p, double freedom) {
   }
 }
 
-std::optional<double> Described::low() const {
-  return half_width ? std::optional(mean - *half_width) : std::nullopt;
-}
-std::optional<double> Described::high() const {
-  return half_width ? std::optional(mean + *half_width) : std::nullopt;
-}
-
 Described describe(std::span<const double> values) {
   const auto n = static_cast<double>(values.size());
   Described told{.count = static_cast<int>(values.size()), .deviation = {}, .half_width = {}};

@@ -15,8 +15,8 @@ struct Described {
   // Half the width of the 95 % confidence interval of the mean, by Student's t.
   std::optional<double> half_width;
   // Its ends.
-  std::optional<double> low() const;
-  std::optional<double> high() const;
+  std::optional<double> low() const { return half_width ? std::optional(mean - *half_width) : std::nullopt; }
+  std::optional<double> high() const { return half_width ? std::optional(mean + *half_width) : std::nullopt; }
 };
 // Describes at least one value.
 Described describe(std::span<const double> values);

@@ -146,9 +146,8 @@ void Timeline::write(const std::string& path) const {
     const int last = tid + *std::max_element(lanes.begin(), lanes.end());
     const std::string name = training ? "training thread" : fmt::format("exchange with worker {}", peer);
     for (int lane = tid; lane <= last; ++lane) file << ",\n" << label("thread_name", rank_, lane, name);
-    for (std::size_t i = 0; i < spans.size(); ++i) {
+    for (std::size_t i = 0; i < spans.size(); ++i)
       file << ",\n" << event(spans[i], start_, rank_, tid + lanes[i]);
-    }
     tid = last + 1;
   }
   for (const Point& point : points) file << ",\n" << event(point, start_, rank_);

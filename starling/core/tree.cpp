@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -72,10 +71,9 @@ std::ptrdiff_t structural_dots(std::string_view text) {
 // Refuses text that toml++ cannot handle.
 void check_toml_text(std::string_view text, const std::string& name) {
   // The parser recurses one level for every dot of a.b.c.
-  if (structural_dots(text) > kMaxDots) {
+  if (structural_dots(text) > kMaxDots)
     throw UsageError(fmt::format("{}: more than {} dots outside of numbers: its keys are nested too deep",
                                  name, kMaxDots));
-  }
   int line = 1;
   for (std::string_view rest = text; !rest.empty(); ++line) {
     const std::size_t end = std::min(rest.find('\n'), rest.size() - 1) + 1;
@@ -101,10 +99,9 @@ Node from_toml(const toml::node& from, const std::string& name, int depth) {
     for (const toml::node& element : *a) array.push_back(from_toml(element, name, depth + 1));
   } else if (const auto* t = from.as_table()) {
     auto& table = node.value.emplace<Node::Table>();
-    for (const auto& [key, element] : *t) {
+    for (const auto& [key, element] : *t)
       table.push_back({std::string(key.str()), from_toml(element, name, depth + 1),
                        static_cast<int>(key.source().begin.line)});
-    }
   }
   return node;
 }
@@ -165,10 +162,9 @@ class JsonTree final : public nlohmann::json_sax<nlohmann::json> {
                      [](const Member& a, const Member& b) { return a.name < b.name; });
     const auto twice = std::adjacent_find(table.begin(), table.end(),
                                           [](const Member& a, const Member& b) { return a.name == b.name; });
-    if (twice != table.end()) {
+    if (twice != table.end())
       throw UsageError(fmt::format("{}: {} stands twice in one table", place(name_, std::next(twice)->line),
                                    short_of(twice->name)));
-    }
     return end_array();
   }
   bool end_array() override {
@@ -233,9 +229,8 @@ std::string read_at_most(const std::string& path, std::size_t most, std::string_
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   if (std::ferror(file.get()))
     throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
-  if (text.size() > most) {
+  if (text.size() > most)
     throw UsageError(fmt::format("{}: larger than {} bytes, so it is no {}", path, most, kind));
-  }
   return text;
 }
 

@@ -56,8 +56,6 @@ bool Average::has_come(int peer) const {
   return heard != heard_.end() && heard->second.id == id_;
 }
 
-bool Average::joined(int peer) const { return has_come(peer) && heard_.at(peer).attempt == join_.attempt; }
-
 bool Average::everyone_joined() const {
   return std::ranges::all_of(join_.participants, [&](int peer) {
     return peer == rank_ || (joined(peer) && heard_.at(peer).participants == join_.participants);
@@ -79,9 +77,8 @@ void Average::proceed() {
                           std::inserter(both, both.end()));
     both.insert(rank_);
     const bool smaller = both != join_.participants;
-    if (number > join_.attempt || (number == join_.attempt && smaller)) {
+    if (number > join_.attempt || (number == join_.attempt && smaller))
       return attempt(smaller ? std::max(number, join_.attempt + 1) : number, both);
-    }
   }
   if (!rounds_) {
     if (!everyone_joined()) return;
@@ -109,9 +106,7 @@ void Average::run_rounds() {
     const auto& neighbours = schedule_.at(step_).neighbours[me];
     if (!sent_) {
       sent_ = true;
-      for (const Neighbour& n : neighbours) {
-        actions_.send_share(rank_of(n), id_, join_.attempt, step_, now_);
-      }
+      for (const Neighbour& n : neighbours) actions_.send_share(rank_of(n), id_, join_.attempt, step_, now_);
     }
     const auto& here = shares_[step_];
     std::vector<Share> shares;
@@ -239,9 +234,8 @@ void Average::trouble(int peer) {
 }
 
 void Average::up(int peer) {
-  if (running_ && join_.participants.contains(peer)) {
+  if (running_ && join_.participants.contains(peer))
     actions_.send_join(peer, id_, join_.attempt, join_.participants);
-  }
 }
 
 }  // namespace starling

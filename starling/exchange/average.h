@@ -34,7 +34,6 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "starling/topology/graph.h"
@@ -125,7 +124,8 @@ class Average {
   void run_rounds();
   void strike_out(int peer);
   void tell_end(int peer, AverageId id);
-  bool joined(int peer) const;  // this attempt, with any participants
+  // In this attempt, with any participants.
+  bool joined(int peer) const { return has_come(peer) && heard_.at(peer).attempt == join_.attempt; }
   bool everyone_joined() const;
   bool is_outside() const;
   void finish(Bytes values, const std::set<int>& participants);

@@ -51,49 +51,43 @@ Averages::Averages(Transport& transport, Monitor& monitor, WorkerLinks& links, c
 
 // ---------------------------------------------------------------- the training thread
 
-std::set<int> Averages::average(std::span<float> values) { return mean(values); }
-std::set<int> Averages::average_doubles(std::span<double> values) { return mean(values); }
-
-template <class T>
-std::set<int> Averages::mean(std::span<T> values) {
+// Combines each value with those of the others: f(result so far, weight, theirs, mine).
+template <class T, class F>
+std::set<int> Averages::combined(AverageId id, std::span<T> values, F f) {
   const auto bytes = std::as_writable_bytes(values);
   return run(
-      next_id(), {bytes.begin(), bytes.end()},
-      [](const std::vector<std::byte>& mine, std::span<const Average::Share> shares) {
+      id, {bytes.begin(), bytes.end()},
+      [f](const std::vector<std::byte>& mine, std::span<const Average::Share> shares) {
         std::vector<std::byte> result = mine;
         const auto* x = reinterpret_cast<const T*>(mine.data());
         auto* y = reinterpret_cast<T*>(result.data());
         for (const auto& [weight, bytes] : shares) {
           const auto* theirs = reinterpret_cast<const T*>(bytes->data());
-          for (std::size_t k = 0; k < mine.size() / sizeof(T); ++k)
-            y[k] = static_cast<T>(y[k] + weight * difference(theirs[k], x[k]));
+          for (std::size_t k = 0; k < mine.size() / sizeof(T); ++k) y[k] = f(y[k], weight, theirs[k], x[k]);
         }
         return result;
       },
       bytes);
 }
 
-std::set<int> Averages::maximum(std::span<std::int64_t> values) { return maximum(next_id(), values); }
+template <class T>
+std::set<int> Averages::mean(std::span<T> values) {
+  return combined(next_id(), values, [](T so_far, double weight, T theirs, T mine) {
+    return static_cast<T>(so_far + weight * difference(theirs, mine));
+  });
+}
+
+std::set<int> Averages::average(std::span<float> values) { return mean(values); }
+std::set<int> Averages::average_doubles(std::span<double> values) { return mean(values); }
 
 std::set<int> Averages::renew(std::span<std::int64_t> values) {
   return maximum({kRenewals + ++renewals_, 0}, values);
 }
 
 std::set<int> Averages::maximum(AverageId id, std::span<std::int64_t> values) {
-  const auto bytes = std::as_writable_bytes(values);
-  return run(
-      id, {bytes.begin(), bytes.end()},
-      [](const std::vector<std::byte>& mine, std::span<const Average::Share> shares) {
-        std::vector<std::byte> result = mine;
-        auto* y = reinterpret_cast<std::int64_t*>(result.data());
-        for (const auto& share : shares) {
-          const auto* theirs = reinterpret_cast<const std::int64_t*>(share.bytes->data());
-          for (std::size_t k = 0; k < mine.size() / sizeof(std::int64_t); ++k)
-            y[k] = std::max(y[k], theirs[k]);
-        }
-        return result;
-      },
-      bytes);
+  return combined(id, values, [](std::int64_t so_far, double, std::int64_t theirs, std::int64_t) {
+    return std::max(so_far, theirs);
+  });
 }
 
 AverageId Averages::next_id() {
@@ -238,12 +232,11 @@ void Averages::received(int from, const Frame& frame, std::span<const std::byte>
 void Averages::received_share(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact) {
   if (!expects_shares(frame)) return;
   if (frame.total != bytes_) {
-    {
-      const std::lock_guard lock(monitor_.mutex);
+    monitor_.locked([&] {
       failure_ = fmt::format(
           "worker {} averages {} bytes, and worker {} {}: all must average the same, in the same order",
           transport_.rank(), bytes_, from, frame.total);
-    }
+    });
     return protocol_.quit();
   }
   Inbox& shares = sender(from).shares;

@@ -11,7 +11,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "starling/core/log.h"
@@ -53,7 +52,7 @@ class Averages final : private AverageActions {
   // The mean, each value as exact as its type. Equal values stay what they are, infinities too.
   std::set<int> average(std::span<float> values);
   std::set<int> average_doubles(std::span<double> values);
-  std::set<int> maximum(std::span<std::int64_t> values);
+  std::set<int> maximum(std::span<std::int64_t> values) { return maximum(next_id(), values); }
   // The maximum over those that come to a renewal of the membership, outside the order of the
   // others: no ordinary average follows. Those above throw RenewalCalled if they wait for a worker
   // that has called a renewal before it has begun their operation.
@@ -90,6 +89,8 @@ class Averages final : private AverageActions {
     std::set<int> participants;
     bool called_off = false;  // by a renewal
   };
+  template <class T, class F>
+  std::set<int> combined(AverageId id, std::span<T> values, F f);
   template <class T>
   std::set<int> mean(std::span<T> values);
   std::set<int> maximum(AverageId id, std::span<std::int64_t> values);

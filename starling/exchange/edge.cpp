@@ -6,21 +6,8 @@
 namespace starling {
 
 const char* name_of(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::committed:
-      return "committed";
-    case Outcome::aborted:
-      return "aborted";
-    case Outcome::in_doubt:
-      return "in doubt";
-  }
-  return "";
-}
-
-bool Edge::past(SwapId id) const {
-  if (swaps_.contains(id)) return false;
-  const auto found = started_.find(id.block);
-  return id.round < floor_ || (found != started_.end() && id.round < found->second);
+  constexpr const char* kNames[] = {"committed", "aborted", "in doubt"};  // in the order of the values
+  return kNames[static_cast<int>(outcome)];
 }
 
 bool Edge::wants(SwapId id) const {
@@ -36,18 +23,10 @@ bool Edge::has(SwapId id) const {
   return found != swaps_.end() && found->second.checked;
 }
 
-std::vector<SwapId> Edge::open() const {
-  std::vector<SwapId> ids;
-  for (const auto& [id, swap] : swaps_) {
-    if (swap.ready) ids.push_back(id);
-  }
-  return ids;
-}
-
 void Edge::start(SwapId id, Direction direction, bool usable, Sending sending) {
   if (!up()) return pass(id, direction);
   Swap& swap = swaps_[id];  // the peer may have been faster
-  started_[id.block] = id.round + 1;
+  started_.next[id.block] = id.round + 1;
   swap.ready = true;
   swap.direction = direction;
   pushes_ = pushes_ || !direction.receive;
@@ -76,7 +55,7 @@ void Edge::pass(SwapId id, Direction direction) {
 void Edge::settle(SwapId id) {
   const bool peer_waits = swaps_.erase(id) != 0;  // it has begun already
   if (peer_waits && connected_) actions_.send(FrameType::abort, id, true);
-  std::uint64_t& next = started_[id.block];
+  std::uint64_t& next = started_.next[id.block];
   next = std::max(next, id.round + 1);  // gossip may refuse a swap that a later one has overtaken
 }
 
@@ -95,7 +74,7 @@ bool Edge::give_up(SwapId id) {
 }
 
 void Edge::skip(std::uint64_t round) {
-  floor_ = std::max(floor_, round);
+  started_.floor = std::max(started_.floor, round);
   if (connected_) actions_.send(FrameType::skip, {round, 0});
   // The peer's early messages for the skipped rounds are dropped.
   std::erase_if(swaps_, [&](const auto& entry) { return entry.first.round < round && !entry.second.ready; });
@@ -104,17 +83,17 @@ void Edge::skip(std::uint64_t round) {
 void Edge::connected() {
   connected_ = true;
   for (const SwapId id : doubts_) actions_.send(FrameType::query, id);
-  if (pushes_ || floor_ > 0) settled();
+  if (pushes_ || started_.floor > 0) settled();
 }
 
 // All swaps that I had started, passed or skipped are decided. A worker that only receives may not
 // have begun one, and would wait for my block.
 void Edge::settled() {
   const auto by_round = [](const auto& a, const auto& b) { return a.second < b.second; };
-  const auto least = std::ranges::min_element(started_, by_round);
-  const std::uint64_t all = std::max(floor_, least == started_.end() ? 0 : least->second);
+  const auto least = std::ranges::min_element(started_.next, by_round);
+  const std::uint64_t all = std::max(started_.floor, least == started_.next.end() ? 0 : least->second);
   actions_.send(FrameType::skip, {all, 0});
-  for (const auto& [block, next] : started_) {
+  for (const auto& [block, next] : started_.next) {
     if (next > all) actions_.send(FrameType::abort, {next - 1, block});
   }
 }

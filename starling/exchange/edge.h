@@ -36,6 +36,27 @@ struct SwapId {
   auto operator<=>(const SwapId&) const = default;
 };
 
+// How far a worker has come with the swaps of an edge or a group.
+struct Started {
+  std::map<std::uint32_t, std::uint64_t> next;  // block -> last round that I started or passed, plus 1
+  std::uint64_t floor = 0;                      // I skipped the rounds below it that I had not started
+
+  bool past(SwapId id) const {
+    const auto found = next.find(id.block);
+    return id.round < floor || (found != next.end() && id.round < found->second);
+  }
+};
+
+// Those that I have started, of swaps that are not decided.
+template <class Swap>
+std::vector<SwapId> open_of(const std::map<SwapId, Swap>& swaps) {
+  std::vector<SwapId> ids;
+  for (const auto& [id, swap] : swaps) {
+    if (swap.ready) ids.push_back(id);
+  }
+  return ids;
+}
+
 // The senders of a swap. In symmetric graphs both send. A directed edge has a sender and a
 // receiver; both still vote.
 struct Direction {
@@ -104,11 +125,11 @@ class Edge {
   // Has it come, and is the swap not decided yet? Then it must be kept, but no other is wanted.
   bool has(SwapId id) const;
   // Is it decided, or skipped?
-  bool past(SwapId id) const;
+  bool past(SwapId id) const { return !swaps_.contains(id) && started_.past(id); }
   bool up() const { return connected_ && doubts_.empty(); }
   // Is a large block of an earlier round on its way, here or there?
   bool moves_before(std::uint64_t round) const;
-  std::vector<SwapId> open() const;  // started, not decided
+  std::vector<SwapId> open() const { return open_of(swaps_); }
 
  private:
   struct Swap {
@@ -133,9 +154,7 @@ class Edge {
   bool connected_ = false;
   bool pushes_ = false;           // I was the sender of a directed swap
   std::map<SwapId, Swap> swaps_;  // open, or begun by the peer before I was ready
-  // Block -> last round that I started or passed, plus 1.
-  std::map<std::uint32_t, std::uint64_t> started_;
-  std::uint64_t floor_ = 0;       // I skipped the rounds below it that I had not started
+  Started started_;
   std::uint64_t peer_floor_ = 0;  // the peer will not send rounds below
   std::set<SwapId> doubts_;       // mine, unresolved
   // Per block the last committed swap: the peer may be in doubt.

@@ -101,15 +101,6 @@ void EdgeSwaps::Swaps::cancel_block(SwapId id) {
   tools.transport.cancel(rank, FrameType::data, id.round, id.block);
 }
 
-void EdgeSwaps::Swaps::send(FrameType type, SwapId id, bool yes) {
-  if (type == FrameType::ack) failpoint("vote");
-  // An abort because I went on without the peer tells it where I am.
-  const bool behind = type == FrameType::abort && yes;
-  tools.transport.send(
-      rank,
-      {.type = type, .round = id.round, .block = id.block, .value = behind ? tools.rounds.next() : yes});
-}
-
 void EdgeSwaps::Swaps::decided(SwapId id, Outcome outcome) {
   if (auto span = spans.extract(id)) span.mapped().outcome(name_of(outcome));
   Arrival arrival = std::move(open.extract(id).mapped());

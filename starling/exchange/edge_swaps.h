@@ -52,7 +52,7 @@ class EdgeSwaps {
     Swaps(EdgeSwaps& all, int rank);
     void send_block(SwapId id) override;
     void cancel_block(SwapId id) override;
-    void send(FrameType type, SwapId id, bool yes) override;
+    void send(FrameType type, SwapId id, bool yes) override { tools.send(rank, type, id, yes); }
     void decided(SwapId id, Outcome outcome) override;
     void mended(SwapId id, bool committed) override;
 

@@ -142,21 +142,6 @@ void Exchange::start(int index, bool finite) {
   if (jumped) transport_->post([this, round = id.round] { skip_to(round); });
 }
 
-bool Exchange::sent_finite() const {
-  const std::lock_guard lock(monitor_.mutex);
-  return not_finite_ == 0 || not_finite_ != rounds_.now();
-}
-
-std::uint64_t Exchange::position(bool in_flight) const {
-  const std::lock_guard lock(monitor_.mutex);
-  return rounds_.position(in_flight);
-}
-
-std::uint64_t Exchange::round() const {
-  const std::lock_guard lock(monitor_.mutex);
-  return rounds_.now();
-}
-
 void Exchange::restart(std::uint64_t position) {
   for (std::size_t b = 0; b < layout_.blocks(); ++b) finish(static_cast<int>(b));
   transport_->post([this] {
@@ -171,35 +156,6 @@ void Exchange::restart(std::uint64_t position) {
   const std::lock_guard lock(monitor_.mutex);
   ledger_.forget();
   rounds_.restart(static_cast<std::uint64_t>(farthest[0]), static_cast<std::uint64_t>(farthest[1]));
-}
-
-void Exchange::call_renewal() {
-  transport_->post([this, operations = operations()] { received_renew(operations); });
-}
-
-std::set<int> Exchange::lost() const {
-  const std::lock_guard lock(monitor_.mutex);
-  return links_.gone();
-}
-
-std::set<int> Exchange::departed() const {
-  const std::lock_guard lock(monitor_.mutex);
-  return links_.departed();
-}
-
-bool Exchange::hears(int rank) const {
-  const std::lock_guard lock(monitor_.mutex);
-  return links_.hears(rank);
-}
-
-std::set<int> Exchange::unseen() const {
-  const std::lock_guard lock(monitor_.mutex);
-  return links_.unseen();
-}
-
-bool Exchange::sees_majority() const {
-  const std::lock_guard lock(monitor_.mutex);
-  return links_.sees_majority();
 }
 
 bool Exchange::wait_for_majority(const std::function<bool()>& gives_up) {

@@ -99,16 +99,22 @@ class Exchange final : private TransportHandler {
   // it.
   void start(int block, bool finite);
   // Whether it had finite blocks only, in the round that has begun last.
-  bool sent_finite() const;
+  bool sent_finite() const {
+    return monitor_.locked([this] { return not_finite_ == 0 || not_finite_ != rounds_.now(); });
+  }
   // Whether the neighbours find that this worker's blocks have jumped (jump_guard.h).
   bool is_apart() const { return guard_.is_apart(); }
 
   // --- save and resume, on the training thread, between two steps ---
   // The schedule's place, counted from 0 within the cycle, one_in periods of it: the next
   // round, or the one that is in flight.
-  std::uint64_t position(bool in_flight) const;
+  std::uint64_t position(bool in_flight) const {
+    return monitor_.locked([&] { return rounds_.position(in_flight); });
+  }
   // The one that has begun last, from 1; 0 before the first.
-  std::uint64_t round() const;
+  std::uint64_t round() const {
+    return monitor_.locked([this] { return rounds_.now(); });
+  }
   // The values of the block that this round mixes.
   Mask mask(int block) const { return layout_.mask({round(), static_cast<std::uint32_t>(block)}); }
   // Every worker calls it; the largest position of any counts. Finishes and drops what is in
@@ -131,7 +137,9 @@ class Exchange final : private TransportHandler {
 
   // --- a change of the membership, on the training thread (optim/membership.h) ---
   // Calls all workers to renew(). Their averages that wait for this worker throw RenewalCalled.
-  void call_renewal();
+  void call_renewal() {
+    transport_->post([this, operations = operations()] { received_renew(operations); });
+  }
   // Whether this worker or another has called. On any thread.
   bool renewal_called() const { return renewal_called_; }
   // The maximum over all that come. Then this exchange makes no other average.
@@ -140,13 +148,26 @@ class Exchange final : private TransportHandler {
   std::uint64_t operations() const { return averages_.operations(); }
   void set_operations(std::uint64_t begun) { averages_.set_operations(begun); }
 
-  std::set<int> lost() const;
-  std::set<int> departed() const;  // see WorkerLinks
-  bool hears(int rank) const;      // it is connected, and not silent
+  // See WorkerLinks.
+  std::set<int> lost() const {
+    return monitor_.locked([this] { return links_.gone(); });
+  }
+  std::set<int> departed() const {
+    return monitor_.locked([this] { return links_.departed(); });
+  }
+  // It is connected, and not silent.
+  bool hears(int rank) const {
+    return monitor_.locked([&] { return links_.hears(rank); });
+  }
 
   // --- a network that falls apart (World::partition) ---
-  std::set<int> unseen() const;  // see WorkerLinks
-  bool sees_majority() const;
+  // See WorkerLinks.
+  std::set<int> unseen() const {
+    return monitor_.locked([this] { return links_.unseen(); });
+  }
+  bool sees_majority() const {
+    return monitor_.locked([this] { return links_.sees_majority(); });
+  }
   // Waits on the training thread until it does, for at most Patience::stalled, or until gives_up()
   // or interrupted. False: the time is over. The next average then wants more than half of those of
   // the last one.

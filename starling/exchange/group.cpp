@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 namespace starling {
+namespace {
 
-bool Group::past(SwapId id) const {
-  if (swaps_.contains(id)) return false;
-  const auto found = started_.find(id.block);
-  return id.round < floor_ || (found != started_.end() && id.round < found->second);
+std::set<int> without(const std::set<int>& all, const std::set<int>& some) {
+  std::set<int> rest;
+  std::set_difference(all.begin(), all.end(), some.begin(), some.end(), std::inserter(rest, rest.end()));
+  return rest;
 }
+
+}  // namespace
 
 bool Group::wants_part(int peer, SwapId id) const {
   if (past(id)) return false;
@@ -26,29 +28,11 @@ bool Group::wants_mean(int peer, SwapId id) const {
   return found->second.others.contains(peer) && !found->second.means.contains(peer);
 }
 
-std::vector<SwapId> Group::open() const {
-  std::vector<SwapId> ids;
-  for (const auto& [id, swap] : swaps_) {
-    if (swap.ready) ids.push_back(id);
-  }
-  return ids;
-}
-
 bool Group::waits_for(SwapId id, int peer) const {
   const Swap& swap = swaps_.at(id);
   return swap.others.contains(peer) &&
          !(swap.parts.contains(peer) && swap.means.contains(peer) && swap.votes.contains(peer));
 }
-
-namespace {
-
-std::set<int> without(const std::set<int>& all, const std::set<int>& some) {
-  std::set<int> rest;
-  std::set_difference(all.begin(), all.end(), some.begin(), some.end(), std::inserter(rest, rest.end()));
-  return rest;
-}
-
-}  // namespace
 
 std::set<int> Group::not_started(SwapId id) const {
   const Swap& swap = swaps_.at(id);
@@ -67,7 +51,7 @@ bool Group::moves_before(std::uint64_t round) const {
 
 void Group::start(SwapId id, std::set<int> others, bool possible, Sending sending) {
   Swap& swap = swaps_[id];  // the others may have been faster
-  started_[id.block] = id.round + 1;
+  started_.next[id.block] = id.round + 1;
   swap.ready = true;
   swap.others = std::move(others);
   for (const int peer : swap.others) possible = possible && floors_[peer] <= id.round;
@@ -97,7 +81,7 @@ bool Group::give_up(SwapId id) {
 }
 
 void Group::skip(std::uint64_t round) {
-  floor_ = std::max(floor_, round);
+  started_.floor = std::max(started_.floor, round);
   // The others' early messages for the skipped rounds are dropped.
   std::erase_if(swaps_, [&](const auto& entry) { return entry.first.round < round && !entry.second.ready; });
 }

@@ -80,8 +80,8 @@ class Group {
   // --- questions ---
   bool wants_part(int peer, SwapId id) const;
   bool wants_mean(int peer, SwapId id) const;
-  bool past(SwapId id) const;        // decided, or skipped
-  std::vector<SwapId> open() const;  // started, not decided
+  bool past(SwapId id) const { return !swaps_.contains(id) && started_.past(id); }  // decided, or skipped
+  std::vector<SwapId> open() const { return open_of(swaps_); }
   // The swap is open, and a message of this peer is still to come.
   bool waits_for(SwapId id, int peer) const;
   // For an open swap: the members that are not ready, or whose part has not come; and those that
@@ -117,10 +117,9 @@ class Group {
   void answer(int peer, SwapId id);
 
   GroupActions& actions_;
-  std::map<SwapId, Swap> swaps_;                    // open, or begun by others before I was ready
-  std::map<std::uint32_t, std::uint64_t> started_;  // block -> last round that I started, plus 1
-  std::uint64_t floor_ = 0;                         // I skipped the unstarted rounds below it
-  std::map<int, std::uint64_t> floors_;             // the peers': nothing comes below
+  std::map<SwapId, Swap> swaps_;  // open, or begun by others before I was ready
+  Started started_;
+  std::map<int, std::uint64_t> floors_;  // the peers': nothing comes below
   std::map<SwapId, Doubt> doubts_;
   std::set<int> gone_;
   // Per block and group the last committed round: a member may be in doubt of it, and of no earlier

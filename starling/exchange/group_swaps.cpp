@@ -100,10 +100,9 @@ void GroupSwaps::send_mean(SwapId id) {
   }
   kernels::update(kernels::Step{}, mixes, mean, nullptr, {}, {}, count);
 
-  for (const Partner& to : from_next(others(id), me_)) {
+  for (const Partner& to : from_next(others(id), me_))
     send_payload(to.rank, tools_.layout.frame(FrameType::mean, id, Wire::fp32),
                  payload_of(swap.mean, sizeof(float) * from, sizeof(float) * count));
-  }
 }
 
 // Small ones overtake the large ones by themselves.
@@ -126,14 +125,6 @@ void GroupSwaps::cancel(SwapId id) {
     for (const FrameType type : {FrameType::part, FrameType::mean})
       tools_.transport.cancel(to.rank, type, id.round, id.block);
   }
-}
-
-void GroupSwaps::send(int to, FrameType type, SwapId id, bool yes) {
-  if (type == FrameType::group_ack) failpoint("vote");
-  // An abort because I went on without the peer tells it where I am.
-  const bool behind = type == FrameType::group_abort && yes;
-  tools_.transport.send(
-      to, {.type = type, .round = id.round, .block = id.block, .value = behind ? tools_.rounds.next() : yes});
 }
 
 void GroupSwaps::decided(SwapId id, Outcome outcome, bool in_pairs) {

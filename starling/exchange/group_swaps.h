@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "starling/exchange/edge_swaps.h"
@@ -57,7 +56,7 @@ class GroupSwaps final : private GroupActions {
   void send_parts(SwapId id) override;
   void send_mean(SwapId id) override;
   void cancel(SwapId id) override;
-  void send(int to, FrameType type, SwapId id, bool yes) override;
+  void send(int to, FrameType type, SwapId id, bool yes) override { tools_.send(to, type, id, yes); }
   void decided(SwapId id, Outcome outcome, bool in_pairs) override;
   void mended(SwapId id, bool committed) override;
 

@@ -1,6 +1,5 @@
 #include "starling/exchange/inbox.h"
 
-#include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -10,8 +9,6 @@
 #include "starling/kernels/update.h"
 
 namespace starling {
-
-JumpGuard::JumpGuard(Options options) : options_(std::move(options)), blocks_(options_.blocks) {}
 
 // The lower one of two medians.
 double JumpGuard::usual_of(const Block& block) const {

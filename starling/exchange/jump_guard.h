@@ -26,6 +26,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "starling/core/log.h"
@@ -51,7 +52,7 @@ class JumpGuard {
     // Tells a worker that its block jumps. `others`: those of others do not.
     std::function<void(int rank, SwapId id, double distance, bool others)> tell{};
   };
-  explicit JumpGuard(Options options);
+  explicit JumpGuard(Options options) : options_(std::move(options)), blocks_(options_.blocks) {}
 
   bool is_on() const { return options_.factor > 0; }
   // Whether this worker, after so many steps, refuses theirs. values: the parameters of the block,

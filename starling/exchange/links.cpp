@@ -196,12 +196,6 @@ void WorkerLinks::refuse(int rank, const std::string& claim) {
 
 // ---------------------------------------------------------------- time
 
-void WorkerLinks::start() { started_ = ticked_ = transport_.now(); }
-
-bool WorkerLinks::slept_lately() const {
-  return slept() || (woke_ && transport_.now() - *woke_ <= options_.silent);
-}
-
 void WorkerLinks::tick(const std::function<void(int rank, const std::string& why)>& on_silent) {
   const Time now = transport_.now();
   const bool i_slept = slept();  // then it is not the others that were silent
@@ -217,10 +211,7 @@ void WorkerLinks::tick(const std::function<void(int rank, const std::string& why
     silent.insert(rank);
     on_silent(rank, fmt::format("silent for {:.1f} s", seconds(now - other.heard)));
   }
-  {
-    const std::lock_guard lock(monitor_.mutex);
-    silent_ = std::move(silent);
-  }
+  monitor_.locked([&] { silent_ = std::move(silent); });
   note_unseen();
 }
 

@@ -103,7 +103,7 @@ class WorkerLinks {
   void refuse(int rank, const std::string& claim);
 
   // --- time ---
-  void start();  // once, before the first tick
+  void start() { started_ = ticked_ = transport_.now(); }  // once, before the first tick
   // Says to all that were met that I am alive, and names those that are silent, with why.
   void tick(const std::function<void(int rank, const std::string& why)>& on_silent);
   void say_alive(int rank);
@@ -112,7 +112,7 @@ class WorkerLinks {
   bool slept() const { return overdue() > options_.silent / 2; }
   // True if I slept so long that I am silent for others. There must be others.
   bool was_away() const { return overdue() > options_.silent && transport_.size() > 1; }
-  bool slept_lately() const;
+  bool slept_lately() const { return slept() || (woke_ && transport_.now() - *woke_ <= options_.silent); }
   void control(int rank, FrameType type, std::uint64_t value = 0);
   void leave(bool failed);  // tells all that were met
 

@@ -10,9 +10,8 @@ namespace {
 
 Meeting meeting_of(const Graph& graph, int me) {
   std::map<int, Partner> partners;
-  for (const Neighbour& from : graph.neighbours[static_cast<std::size_t>(me)]) {
+  for (const Neighbour& from : graph.neighbours[static_cast<std::size_t>(me)])
     partners[from.rank] = {from.rank, static_cast<float>(from.weight), 0, {.send = false, .receive = true}};
-  }
   for (int to = 0; to < graph.workers(); ++to) {
     for (const Neighbour& from : graph.neighbours[static_cast<std::size_t>(to)]) {
       if (from.rank != me) continue;

@@ -20,6 +20,12 @@ struct Monitor {
         began(transport.now()),
         interrupted(std::move(interrupted)) {}
 
+  // Returns a copy of what f() returns, which is called with the lock.
+  template <class Function>
+  auto locked(const Function& f) const {
+    const std::lock_guard lock(mutex);
+    return f();
+  }
   // On the training thread: core/wait.h.
   template <class Done>
   bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience, const Done& done) {

@@ -51,7 +51,6 @@ double default_gamma(int one_in) { return std::min(1.0, 1.6 / one_in); }
 
 void Replicas::begin(std::span<const int> neighbours, Values x) {
   const std::vector<float> all = joined(x);
-  begun = true;
   edges.clear();
   for (const int rank : neighbours) edges.push_back({rank, all, all});
 }

@@ -16,7 +16,6 @@
 // all edges, whatever they have missed. The price is memory: 2 floats per value and edge.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -52,7 +51,6 @@ struct Replicas {
   // the order of their rounds, and each is mixed before the next is taken.
   Arrival take(const Arrival& swap, TopK top, double gamma);
 
-  bool begun = false;
   std::vector<Edge> edges{};
 };
 

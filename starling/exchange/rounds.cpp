@@ -1,7 +1,5 @@
 #include "starling/exchange/rounds.h"
 
-#include <algorithm>
-
 namespace starling {
 namespace {
 
@@ -11,16 +9,6 @@ constexpr std::uint64_t kHorizon = 1000;
 constexpr std::uint64_t kSlack = 1;
 
 }  // namespace
-
-std::uint64_t Rounds::next() const {
-  const std::lock_guard lock(monitor_.mutex);
-  return round_ + 1;
-}
-
-std::uint64_t Rounds::known() const {
-  const std::lock_guard lock(monitor_.mutex);
-  return std::max(round_ + 1, jump_to_);
-}
 
 // A neighbour that waits for me is never further ahead than a period or two, or after restart() a
 // cycle.

@@ -5,6 +5,7 @@
 // at both ends.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +26,9 @@ class Rounds {
       : meetings_(meetings), layout_(layout), monitor_(monitor) {}
 
   // --- on any thread; these take the lock ---
-  std::uint64_t next() const;
+  std::uint64_t next() const {
+    return monitor_.locked([this] { return round_ + 1; });
+  }
   // Can a worker be at this round? It has had no time for more. (Gossip and averages have numbers
   // of their own.)
   bool possible(std::uint64_t round) const;
@@ -57,7 +60,10 @@ class Rounds {
   void has_said(int rank);  // where it is
 
  private:
-  std::uint64_t known() const;    // the farthest round that I believe to be begun, or mine. Locks
+  // The farthest round that I believe to be begun, or mine. Locks.
+  std::uint64_t known() const {
+    return monitor_.locked([this] { return std::max(round_ + 1, jump_to_); });
+  }
   std::uint64_t horizon() const;  // rounds beyond known()
 
   const Meetings& meetings_;

@@ -1,5 +1,6 @@
 #include "starling/exchange/swaps.h"
 
+#include "starling/core/failpoint.h"
 #include "starling/exchange/edge_swaps.h"
 #include "starling/exchange/group_swaps.h"
 
@@ -18,6 +19,14 @@ void Holdback::release(const Meetings& meetings) {
     groups_->protocol().release(id);
     return true;
   });
+}
+
+void SwapTools::send(int to, FrameType type, SwapId id, bool yes) const {
+  if (type == FrameType::ack || type == FrameType::group_ack) failpoint("vote");
+  // An abort because I went on without the peer tells it where I am.
+  const bool behind = yes && (type == FrameType::abort || type == FrameType::group_abort);
+  transport.send(to,
+                 {.type = type, .round = id.round, .block = id.block, .value = behind ? rounds.next() : yes});
 }
 
 }  // namespace starling

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <set>
 
@@ -49,6 +48,7 @@ struct SwapTools {
     log(Level::warning, damage(from, frame, "round"));
   }
   void release() const { holdback.release(meetings); }
+  void send(int to, FrameType type, SwapId id, bool yes) const;  // a word of a protocol
 
   Transport& transport;
   const Meetings& meetings;

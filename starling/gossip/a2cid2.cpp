@@ -2,8 +2,6 @@
 
 #include <Eigen/Core>
 #include <Eigen/Eigenvalues>
-#include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
 

@@ -9,8 +9,6 @@ double AskTimes::dice() {
   return uniform_of(random_bits({seed_, static_cast<std::uint64_t>(rank_), ++at_.drawn})) + 0x1p-53;
 }
 
-double AskTimes::until_next() { return rates_.until_next(rank_, poisson_, poisson_ ? dice() : 1); }
-
 std::vector<double> AskTimes::next_gradient() {
   std::vector<double> due;
   if (rates_.asks[static_cast<std::size_t>(rank_)].empty()) return due;

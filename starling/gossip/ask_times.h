@@ -34,7 +34,7 @@ class AskTimes {
 
  private:
   double dice();
-  double until_next();
+  double until_next() { return rates_.until_next(rank_, poisson_, poisson_ ? dice() : 1); }
 
   const PairRates& rates_;
   const int rank_;

@@ -77,11 +77,7 @@ Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options,
   });
 }
 
-Gossip::~Gossip() { transport_->stop(); }
-
 // ---------------------------------------------------------------- the training thread
-
-void Gossip::meet() { links_.meet(options_.meet); }
 
 void Gossip::gradient(int index, const std::function<void(const Held&)>& f) {
   LockedBlock& block = *blocks_[static_cast<std::size_t>(index)];
@@ -95,16 +91,6 @@ void Gossip::access(int index, const std::function<void(const Held&)>& f) {
   LockedBlock& block = *blocks_[static_cast<std::size_t>(index)];
   const std::lock_guard lock(block.mutex);
   f(block.held->now());
-}
-
-GossipClock Gossip::clock() const {
-  const std::lock_guard lock(monitor_.mutex);
-  return ask_times_.position();
-}
-
-void Gossip::set_clock(GossipClock clock) {
-  const std::lock_guard lock(monitor_.mutex);
-  ask_times_.set(clock);
 }
 
 // The momentum's constants suit the rate that was asked for. By chance, a rate below half of it is
@@ -149,10 +135,7 @@ std::string Gossip::count_gradient() {
 void Gossip::pause() {
   transport_->post([this] {
     pairing_.pause();
-    {
-      const std::lock_guard lock(monitor_.mutex);
-      paused_ = true;
-    }
+    monitor_.locked([this] { paused_ = true; });
     update_pairing();
   });
   {
@@ -192,10 +175,7 @@ void Gossip::resume() {
     block->mixed = transport_->now();
   }
   transport_->post([this] {
-    {
-      const std::lock_guard lock(monitor_.mutex);
-      paused_ = false;
-    }
+    monitor_.locked([this] { paused_ = false; });
     hands_over_ = false;
     heirs_.clear();
     pairing_.resume();
@@ -249,11 +229,8 @@ GossipStatistics Gossip::statistics() const {
 // ---------------------------------------------------------------- the clock
 
 void Gossip::begin_gradient() {
-  std::vector<double> due;  // in gradients from now
-  {
-    const std::lock_guard lock(monitor_.mutex);
-    due = ask_times_.next_gradient();
-  }
+  // In gradients from now.
+  const std::vector<double> due = monitor_.locked([this] { return ask_times_.next_gradient(); });
   for (const double gradients : due) {
     const std::chrono::duration<double> after(gradients * gradient_seconds_);
     transport_->at(transport_->now() + std::chrono::duration_cast<Duration>(after),

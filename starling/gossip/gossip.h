@@ -29,7 +29,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -81,11 +80,11 @@ class Gossip final : private TransportHandler {
   Gossip(std::unique_ptr<Transport> transport, GossipOptions options,
          std::vector<std::unique_ptr<HeldBlock>> blocks, Log log,
          std::shared_ptr<Timeline> timeline = nullptr);
-  ~Gossip() override;
+  ~Gossip() override { transport_->stop(); }
 
   // Waits until all neighbours are connected. Throws Error and names the missing ones, also when
   // interrupted.
-  void meet();
+  void meet() { links_.meet(options_.meet); }
 
   // --- on the training thread ---
   // Calls f, which first mixes the momentum up to now, all of it. f adds the same to x and to x~.
@@ -93,8 +92,12 @@ class Gossip final : private TransportHandler {
   void stepped();
   // Calls f with x and x~ as they are, without the momentum since they were last touched.
   void access(int block, const std::function<void(const Held&)>& f);
-  GossipClock clock() const;
-  void set_clock(GossipClock clock);
+  GossipClock clock() const {
+    return monitor_.locked([this] { return ask_times_.position(); });
+  }
+  void set_clock(GossipClock clock) {
+    monitor_.locked([&] { ask_times_.set(clock); });
+  }
   // When pause() returns, no averaging is in flight, unless a neighbour has stopped. Then it
   // returns twice the patience after the last progress, or when it is interrupted. x and x~ have
   // the momentum up to then. No time passes for them until resume().

@@ -37,10 +37,7 @@ void Gossip::Actions::answer(int peer, std::uint64_t number, Answer answer) {
 void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
   const Direction direction = gossip.algorithm_.direction(i_asked);
   Peer& peer = gossip.peer(rank);
-  {
-    const std::lock_guard lock(gossip.monitor_.mutex);
-    ++gossip.counted(rank).begun;
-  }
+  gossip.monitor_.locked([&] { ++gossip.counted(rank).begun; });
   const bool gives_all = i_asked && gossip.hands_over_;
   gossip.averaging_ = Averaging{.peer = rank,
                                 .number = number,
@@ -175,8 +172,7 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
                                                           gossip.sizes_[id.block]);
     }
   } else {
-    const std::lock_guard lock(gossip.monitor_.mutex);
-    ++gossip.counted(rank).aborted;
+    gossip.monitor_.locked([&] { ++gossip.counted(rank).aborted; });
   }
   if (outcome == Outcome::in_doubt) doubts[id] = std::move(swap);
   auto& averaging = gossip.averaging_;
@@ -193,8 +189,7 @@ void Gossip::Peer::mended(SwapId id, bool committed) {
   Swap swap = std::move(doubts.extract(id).mapped());
   if (!committed) return gossip.take_back(id.block, swap);
   if (swap.direction.receive) gossip.take(*this, id.block, swap, true);
-  const std::lock_guard lock(gossip.monitor_.mutex);
-  ++gossip.counted(rank).late;
+  gossip.monitor_.locked([&] { ++gossip.counted(rank).late; });
 }
 
 // ---------------------------------------------------------------- x and x~
@@ -350,10 +345,7 @@ bool Gossip::jumps(const Peer& peer, SwapId id, const SentBlock& theirs) {
   if (!guard_.is_on()) return false;
   const auto swap = peer.open.find(id);
   if (swap == peer.open.end()) return false;
-  const std::uint64_t gradients = [&] {
-    const std::lock_guard lock(monitor_.mutex);
-    return statistics_.gradients;
-  }();
+  const std::uint64_t gradients = monitor_.locked([this] { return statistics_.gradients; });
   return guard_.refuses(peer.rank, id, gradients, theirs, swap->second.mine, sizes_[id.block]);
 }
 
@@ -365,10 +357,7 @@ void Gossip::tick() {
     if (!peer(rank).edge.open().empty()) transport_->reset(rank, why);
   });
   if (averaging_ && transport_->bytes_sent() > averaging_->sent + kMoves) note_progress();
-  const Duration still = [&] {
-    const std::lock_guard lock(monitor_.mutex);
-    return now - moved_;
-  }();
+  const Duration still = monitor_.locked([&] { return now - moved_; });
   if (averaging_ && still > options_.patience) {
     Peer& late = peer(averaging_->peer);
     const std::uint64_t number = averaging_->number;

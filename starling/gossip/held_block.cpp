@@ -20,8 +20,6 @@ void mix(std::span<float> x, const kernels::Mix& neighbour) {
 HostBlock::HostBlock(std::vector<float> x, Beside beside)
     : x_(std::move(x)), x_tilde_(beside.x_tilde ? x_ : std::vector<float>()), y_(beside.y ? x_.size() : 0) {}
 
-Held HostBlock::now() { return {x_, x_tilde_, y_, weight_}; }
-
 void HostBlock::mix_momentum(double eta_tau) { starling::mix_momentum(x_, x_tilde_, eta_tau); }
 
 bool HostBlock::send(double eta_tau, const kernels::WireBlock& to, float times) {

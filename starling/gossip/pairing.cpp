@@ -17,8 +17,6 @@ void Pairing::want(int peer) {
   proceed();
 }
 
-void Pairing::pause() { paused_ = true; }
-
 void Pairing::resume() {
   paused_ = declines_ = false;
   proceed();

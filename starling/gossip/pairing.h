@@ -72,7 +72,7 @@ class Pairing {
 
   void want(int peer);
   // Nothing new is wanted or begun until resume(); averagings in flight go on.
-  void pause();
+  void pause() { paused_ = true; }
   // Declines averagings that others ask for until resume(); my own go on.
   void decline() { declines_ = true; }
   void resume();

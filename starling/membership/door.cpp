@@ -7,6 +7,7 @@
 
 #include "starling/core/random.h"
 #include "starling/core/text.h"
+#include "starling/core/with_lock.h"
 #include "starling/transport/tcp/proof.h"
 #include "starling/world/ask_again.h"
 
@@ -88,10 +89,7 @@ DoorWatch::DoorWatch(const Door& door, std::function<void()> rung, std::function
     : door_(door), rung_(std::move(rung)), looked_(std::move(looked)), thread_([this] { run(); }) {}
 
 DoorWatch::~DoorWatch() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
+  with_lock(mutex_, [this] { stopping_ = true; });
   changed_.notify_all();
   thread_.join();
 }

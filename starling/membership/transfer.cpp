@@ -3,7 +3,6 @@
 #include <atomic>
 #include <mutex>
 #include <span>
-#include <string>
 #include <utility>
 
 #include <fmt/format.h>

@@ -3,7 +3,6 @@
 #include <exception>
 #include <span>
 
-#include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <span>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
@@ -19,6 +18,7 @@
 #include "starling/core/failpoint.h"
 #include "starling/core/file.h"
 #include "starling/core/random.h"
+#include "starling/core/with_lock.h"
 #include "starling/optim/checkpoint.h"
 
 namespace starling {
@@ -91,10 +91,7 @@ struct CheckpointWriter::Attempt {
   }
   template <class F>
   void tell(const F& change) {
-    {
-      const std::lock_guard lock(mutex);
-      change();
-    }
+    with_lock(mutex, change);
     changed.notify_all();
   }
 

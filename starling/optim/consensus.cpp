@@ -11,7 +11,6 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <string>
 #include <unordered_map>
 
 #include <ATen/ops/empty_like.h>
@@ -59,10 +58,6 @@ class Weighing {
   const std::vector<float> weights_;
   const std::unordered_map<const void*, std::size_t>& begins_;
 };
-
-}  // namespace
-
-namespace {
 
 // They may be others than at the start.
 void check_buffers(auto& engine) {

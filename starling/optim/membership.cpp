@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "starling/core/clock.h"
 #include "starling/core/error.h"
 
 namespace starling {
@@ -188,11 +187,7 @@ void Membership::set_epoch(const Epoch& epoch) {
 
 void Membership::look() {
   const auto latest = door_.epoch();
-  Epoch mine;
-  {
-    const std::lock_guard lock(mutex_);
-    mine = epoch_;
-  }
+  const Epoch mine = with_lock(mutex_, [this] { return epoch_; });
   if (!latest || latest->number < mine.number) door_.publish(mine);  // the store was lost meanwhile
   for (int seat = 0; seat < world_.size; ++seat) {
     const auto knock = seat == world_.rank ? std::nullopt : door_.knock_of(seat);
@@ -217,11 +212,7 @@ void Membership::beat() {
   const Time now = Clock::now();
   if (now - beaten_ < world_.timeouts.silent / 5) return;
   beaten_ = now;
-  Epoch present;
-  {
-    const std::lock_guard lock(mutex_);
-    present = epoch_;
-  }
+  const Epoch present = with_lock(mutex_, [this] { return epoch_; });
   std::erase_if(coming_, [&](const auto& entry) {
     const auto& [seat, newcomer] = entry;
     if (present.has(seat, newcomer.life) || now - newcomer.since > world_.timeouts.meet) return true;
@@ -229,11 +220,6 @@ void Membership::beat() {
     return !knock || knock->life != newcomer.life;
   });
   for (const auto& [seat, newcomer] : coming_) door_.beat(newcomer.life);
-}
-
-bool Membership::is_out() const {
-  const std::lock_guard lock(mutex_);
-  return out_;
 }
 
 std::map<int, std::int64_t> Membership::wanted(const std::function<bool(int seat)>& takes_part) {
@@ -305,11 +291,6 @@ void Membership::judge_departed() {
   if (departed_ != departed || epoch_ != epoch) return;
   leave_out_ = departed;
   news_ = true;
-}
-
-std::set<int> Membership::leave_out() const {
-  const std::lock_guard lock(mutex_);
-  return leave_out_;
 }
 
 World Membership::hasty_world(const Epoch& epoch) const {

@@ -34,6 +34,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/random.h"
+#include "starling/core/with_lock.h"
 #include "starling/membership/door.h"
 #include "starling/membership/epoch.h"
 #include "starling/membership/transfer.h"
@@ -81,7 +82,9 @@ class Membership {
   // Whether anything waits at the door. Cheap: step() asks.
   bool has_news() const { return news_; }
   // Whether the others have an epoch without this worker.
-  bool is_out() const;
+  bool is_out() const {
+    return with_lock(mutex_, [this] { return out_; });
+  }
   // The newcomers that want this worker's state, each once: seat -> life. One is refused if another
   // process of its seat takes part for timeouts.silent.
   std::map<int, std::int64_t> wanted(const std::function<bool(int seat)>& takes_part);
@@ -93,7 +96,9 @@ class Membership {
   // Call it before each step, with the members whose processes have ended. If they stay away for
   // timeouts.silent, they are news, and in leave_out(): the next epoch shall begin without them.
   void note_departed(const std::set<int>& departed);
-  std::set<int> leave_out() const;
+  std::set<int> leave_out() const {
+    return with_lock(mutex_, [this] { return leave_out_; });
+  }
   // The world in which the workers of this later epoch meet: they have little patience.
   World hasty_world(const Epoch& epoch) const;
 

@@ -34,9 +34,8 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of(const torch::nn::Modu
   std::set<const void*> seen;
   for (const auto& all : {module.named_parameters(), module.named_buffers()}) {
     for (const auto& item : all) {
-      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
         tensors.emplace_back(item.key(), item.value());
-      }
     }
   }
   return tensors;

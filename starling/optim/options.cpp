@@ -9,9 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
-#include "starling/core/range.h"
 #include "starling/core/text.h"
-#include "starling/kernels/mask.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/topology/schedules.h"
 
@@ -119,10 +117,9 @@ void check_outer(const SchemeInfo& info, const Options& options) {
     }
     return;
   }
-  if (options.outer != "sgd" && options.outer != "nesterov") {
+  if (options.outer != "sgd" && options.outer != "nesterov")
     refuse(fmt::format("outer \"{}\" is unknown{}: none, sgd or nesterov", options.outer,
                        did_you_mean(options.outer, {"none", "sgd", "nesterov"})));
-  }
   if (mean_every == 0 && !info.traits.takes_outer)
     refuse(fmt::format("outer \"{}\" needs mean_every, or scheme \"{}\", not \"{}\"", options.outer,
                        schemes_with([](const SchemeInfo& i) { return i.traits.takes_outer; }), info.name));
@@ -146,14 +143,12 @@ void check_gradients(const Options& options, bool around) {
         "torch's clip_grad_norm_ before step()");
   }
   if (!options.loss_scaling) return;
-  if (!LossScale::allows(options.loss_scaling->initial)) {
+  if (!LossScale::allows(options.loss_scaling->initial))
     refuse(fmt::format("loss_scaling: initial = {} is not allowed: it must be above 0 and a float",
                        options.loss_scaling->initial));
-  }
-  if (options.loss_scaling->grow_every < 1) {
+  if (options.loss_scaling->grow_every < 1)
     refuse(fmt::format("loss_scaling: grow_every = {} is not allowed: it must be at least 1",
                        options.loss_scaling->grow_every));
-  }
 }
 
 void check_hierarchy(const Options& options, int workers, int local_workers, bool around) {
@@ -169,10 +164,9 @@ void check_hierarchy(const Options& options, int workers, int local_workers, boo
   if (around)
     refuse("hierarchy \"node\" needs one of Starling's rules: another optimizer's state cannot be divided");
   const int per_node = workers_per_node(options, local_workers);
-  if (workers % per_node != 0) {
+  if (workers % per_node != 0)
     refuse(fmt::format("hierarchy \"node\": {} workers are no whole number of nodes with {} workers each",
                        workers, per_node));
-  }
 }
 
 }  // namespace

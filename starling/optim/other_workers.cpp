@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string_view>
-#include <utility>
 
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
@@ -64,10 +62,9 @@ at::Tensor mean_of(const std::string& name, const Files& files) {
     const TensorInfo* const info = file->find(name);
     if (info == nullptr) continue;
     const at::Tensor theirs = read_tensor(*file, *info);
-    if (theirs.scalar_type() != mine.scalar_type() || theirs.sizes() != mine.sizes()) {
+    if (theirs.scalar_type() != mine.scalar_type() || theirs.sizes() != mine.sizes())
       throw Error(fmt::format("{}: tensor {} has not the type and shape that it has in {}", file->path(),
                               short_of(name), first.path()));
-    }
     result = mine.is_floating_point() ? result.add_(theirs) : at::maximum(result, theirs);
   }
   if (!mine.is_floating_point()) return result;

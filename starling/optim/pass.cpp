@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>

@@ -1,7 +1,6 @@
 #include "starling/optim/rule_step.h"
 
 #include <array>
-#include <cmath>
 #include <limits>
 #include <stdexcept>
 

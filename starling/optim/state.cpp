@@ -10,6 +10,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -71,7 +72,7 @@ struct State {
             {parameter, names.at(key), static_cast<int>(g), takes_whole(groups[g], parameter)});
       }
     }
-    steps = vector_of(static_cast<std::int64_t>(parameters_.size()), at::kLong).zero_();
+    steps = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kLong);
     each_segment([&](Block&, Segment& s, Parameter& p, std::int64_t) {
       p.kept += s.length;
       p.whole = s.whole;  // its options may have changed since
@@ -91,10 +92,9 @@ struct State {
   void make_as_in(const GivenState& given) {
     if (!inner_) return;
     for (Parameter& p : parameters_) {
-      for (std::size_t k = 0; k < fields_.size(); ++k) {
+      for (std::size_t k = 0; k < fields_.size(); ++k)
         p.state[k] =
             given.state.tensors.contains(fields_[k] + p.name) ? at::empty_like(p.tensor) : at::Tensor();
-      }
     }
   }
 
@@ -181,9 +181,8 @@ struct State {
       if (!field.empty()) given.refuse("", fmt::format("there is no tensor \"{}.{}\"", field, p.name));
     }
     const auto* const counts = steps.const_data_ptr<std::int64_t>();
-    if (std::any_of(counts, counts + steps.numel(), [](std::int64_t count) { return count < 0; })) {
+    if (std::any_of(counts, counts + steps.numel(), [](std::int64_t count) { return count < 0; }))
       given.refuse("steps", "tensor \"steps\": a count is negative");
-    }
     const auto whole = [](double number) {
       return number >= 0 && number < 0x1p53 && number == std::floor(number);
     };
@@ -205,9 +204,8 @@ struct State {
 
   // Applies all but the scheme's state.
   void apply() {
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (std::size_t g = 0; g < groups_.size(); ++g)
       inner_ ? inner_->set_values(g, values(g)) : set_rule_values(rule_of(groups_[g]), values(g));
-    }
     inner_ ? spread_inner() : spread_blocks();
     if (scale_ != nullptr) {
       const auto* const values = loss_scale.const_data_ptr<double>();
@@ -344,7 +342,7 @@ struct State {
       p.state.resize(fields_.size());
       for (std::size_t k = 0; k < (p.whole ? std::min<std::size_t>(states, 1) : states); ++k) {
         if (!divided()) p.state[k] = floats_like(p.tensor);
-        if (divided() && p.kept > 0) p.state[k] = vector_of(p.kept, at::kFloat);
+        if (divided() && p.kept > 0) p.state[k] = at::empty({p.kept}, at::kFloat);
       }
       if (p.tensor.scalar_type() != at::kFloat) p.state[states] = floats_like(p.tensor);
     }

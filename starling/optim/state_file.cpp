@@ -1,6 +1,5 @@
 #include "starling/optim/state_file.h"
 
-#include <map>
 #include <set>
 
 #include <ATen/ops/empty.h>
@@ -137,10 +136,8 @@ at::Tensor floats_like(const at::Tensor& tensor) {
   return at::empty_like(tensor, at::TensorOptions(at::kFloat).device(at::kCPU));
 }
 
-at::Tensor vector_of(std::int64_t length, at::ScalarType type) { return at::empty({length}, type); }
-
 at::Tensor numbers(const std::vector<double>& values) {
-  const at::Tensor tensor = vector_of(static_cast<std::int64_t>(values.size()), at::kDouble);
+  const at::Tensor tensor = at::empty({static_cast<std::int64_t>(values.size())}, at::kDouble);
   std::ranges::copy(values, tensor.mutable_data_ptr<double>());
   return tensor;
 }
@@ -180,12 +177,10 @@ std::int64_t position_in(const GivenState& given) {
 
 void check_tensors(const GivenState& given, const std::string& rule, const std::string& share,
                    const Named& wanted) {
-  if (given.metadata("format") != kStateFormat) {
+  if (given.metadata("format") != kStateFormat)
     given.refuse("", fmt::format("its format is \"{}\", not \"{}\"", given.metadata("format"), kStateFormat));
-  }
-  if (given.metadata("rule") != rule) {
+  if (given.metadata("rule") != rule)
     given.refuse("", fmt::format("its rule is {}, this optimizer's is {}", given.metadata("rule"), rule));
-  }
   const std::string_view said = given.metadata("share");
   if (const std::string_view theirs = said.empty() ? kWholeShare : said; theirs != share) {
     given.refuse("", fmt::format("its share of the rule's state is {}, this worker's is {}: hierarchy, "
@@ -198,10 +193,9 @@ void check_tensors(const GivenState& given, const std::string& rule, const std::
     const auto there = given.state.tensors.find(name);
     if (there == given.state.tensors.end()) given.refuse("", fmt::format("there is no tensor \"{}\"", name));
     const TensorInfo mine = info_of(name, tensor), other = info_of(name, there->second);
-    if (other.dtype != mine.dtype || other.shape != mine.shape) {
+    if (other.dtype != mine.dtype || other.shape != mine.shape)
       given.refuse(name, fmt::format("tensor \"{}\" is {}, this optimizer's is {}", name, text_of(other),
                                      text_of(mine)));
-    }
   }
   for (const auto& [name, tensor] : given.state.tensors) {
     if (!names.contains(name))

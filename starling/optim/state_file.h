@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -49,7 +48,6 @@ struct GivenState {
 
 // A tensor of floats on the CPU, with this tensor's strides.
 at::Tensor floats_like(const at::Tensor& tensor);
-at::Tensor vector_of(std::int64_t length, at::ScalarType type);
 at::Tensor numbers(const std::vector<double>& values);
 
 // Removes the tensors whose names are not wanted, and returns them.

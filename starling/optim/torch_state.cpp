@@ -118,18 +118,16 @@ class Typed final : public TorchState {
     for (std::size_t k = 0; k < tensors.size(); ++k) {
       fields.tensors[k] = *tensors[k];
       if (!tensors[k]->defined()) continue;
-      if (tensors[k]->is_sparse() || tensors[k]->scalar_type() != at::kFloat) {
+      if (tensors[k]->is_sparse() || tensors[k]->scalar_type() != at::kFloat)
         throw UsageError(fmt::format("{} of parameter {} in {} is not dense float32: that cannot be saved",
                                      Kind::kFields[k], parameter_name, Kind::kName));
-      }
     }
     return fields;
   }
 
   void set(const at::Tensor& parameter, const Fields& fields) override {
     void* const key = parameter.unsafeGetTensorImpl();
-    const auto defined = [](const at::Tensor& tensor) { return tensor.defined(); };
-    if (std::none_of(fields.tensors.begin(), fields.tensors.end(), defined)) {
+    if (std::ranges::none_of(fields.tensors, &at::Tensor::defined)) {
       optimizer_.state().erase(key);
       return;
     }
@@ -169,9 +167,7 @@ class Typed final : public TorchState {
 
   std::string lacks(const Fields& fields, const std::vector<double>& values) const override {
     const auto needed = Kind::needed(made_of(values));
-    const auto defined = [](const at::Tensor& tensor) { return tensor.defined(); };
-    if (!Kind::kFromTheStart && std::none_of(fields.tensors.begin(), fields.tensors.end(), defined))
-      return "";
+    if (!Kind::kFromTheStart && std::ranges::none_of(fields.tensors, &at::Tensor::defined)) return "";
     for (std::size_t k = 0; k < needed.size(); ++k) {
       if (needed[k] && !fields.tensors[k].defined()) return Kind::kFields[k];
     }

@@ -85,10 +85,9 @@ Sums by_schedule(const World& world, Gathering& gathering, const Schedule& sched
   for (Block& block : blocks) finish(exchange, block);
   gathering.wait();  // the others may still need this one
   const ExchangeStatistics statistics = exchange.statistics();
-  if (statistics.aborted > 0) {
+  if (statistics.aborted > 0)
     throw Error(fmt::format("averaging by {}: worker {}: {} of {} exchanges were aborted", schedule.name,
                             world.rank, statistics.aborted, statistics.aborted + statistics.committed));
-  }
   sums.value = blocks[0].segments[0].parameter.mean().item<double>();
   return sums;
 }

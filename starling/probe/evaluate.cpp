@@ -1,7 +1,6 @@
 #include "starling/probe/evaluate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <sstream>
 
 #include <fmt/format.h>

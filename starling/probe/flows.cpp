@@ -43,8 +43,6 @@ Flows::Flows(const World& world)
       });
 }
 
-Flows::~Flows() { transport_->stop(); }
-
 void Flows::wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
                  const std::function<bool()>& done, const std::function<std::string()>& missing) {
   const auto now = [this] { return transport_->now(); };
@@ -160,10 +158,9 @@ void Flows::send_more(int peer) {
 
 void Flows::arrived(int peer, const Frame& frame, std::uint64_t bytes) {
   receiving_[peer].add(transport_->now(), static_cast<double>(bytes), begin_, counted_from_, end_);
-  if (frame.offset + bytes == frame.total) {
+  if (frame.offset + bytes == frame.total)
     transport_->send(
         peer, {.type = FrameType::ack, .round = frame.round, .block = frame.block, .value = frame.total});
-  }
 }
 
 // ---------------------------------------------------------------- on the transport's thread
@@ -173,9 +170,6 @@ void Flows::connected(int peer) {
   connected_.insert(peer);
   changed_->notify_all();
 }
-
-void Flows::disconnected(int peer, const std::string& reason) { gone(peer, reason); }
-void Flows::lost(int peer, const std::string& reason) { gone(peer, reason); }
 
 void Flows::gone(int peer, const std::string& reason) {
   const std::lock_guard lock(mutex_);

@@ -39,7 +39,7 @@ class Flows final : private TransportHandler {
  public:
   // Connects all workers with each other. Collective; waits at most world.timeouts.meet.
   explicit Flows(const World& world);
-  ~Flows() override;
+  ~Flows() override { transport_->stop(); }
   Flows(const Flows&) = delete;
   Flows& operator=(const Flows&) = delete;
 
@@ -81,8 +81,8 @@ class Flows final : private TransportHandler {
   };
 
   void connected(int peer) override;
-  void disconnected(int peer, const std::string& reason) override;
-  void lost(int peer, const std::string& reason) override;
+  void disconnected(int peer, const std::string& reason) override { gone(peer, reason); }
+  void lost(int peer, const std::string& reason) override { gone(peer, reason); }
   std::span<std::byte> place(int peer, const Frame& frame) override;
   void received(int peer, const Frame& frame, std::span<const std::byte> payload, bool intact) override;
   bool received_in_place(int peer, const Frame& frame, const Payload& payload) override;

@@ -46,26 +46,12 @@ constexpr std::size_t kAtOnce = 2;  // all-reduces in flight, one for each of Gl
 // One measurement, of all workers at once.
 struct Measurement {
   enum class Kind { latency, inside, one_flow, all_flows, exchanges };
+  static constexpr const char* kTexts[] = {"latency", "rate inside hosts", "rate of links",
+                                           "rate of interfaces", "exchanges"};  // by Kind
   Kind kind;
   FlowSet flows{};  // (from, to); for latency: (asker, asked)
   int peers = 0;    // for exchanges
 };
-
-const char* text_of(Measurement::Kind kind) {
-  switch (kind) {
-    case Measurement::Kind::latency:
-      return "latency";
-    case Measurement::Kind::inside:
-      return "rate inside hosts";
-    case Measurement::Kind::one_flow:
-      return "rate of links";
-    case Measurement::Kind::all_flows:
-      return "rate of interfaces";
-    case Measurement::Kind::exchanges:
-      return "exchanges";
-  }
-  return "";
-}
 
 using Kind = Measurement::Kind;
 
@@ -222,7 +208,7 @@ ProbeResult run(Flows& flows, Gathering& gathering, const World& world, const Pr
   for (std::size_t k = 0; k < plan.size(); ++k) {
     if (options.says)
       options.says(fmt::format("{} of {}: {}", k + 1, plan.size() + (options.all_reduce ? 1 : 0),
-                               text_of(plan[k].kind)));
+                               Measurement::kTexts[static_cast<std::size_t>(plan[k].kind)]));
     planned.push_back(plan[k].flows);
     // With many flows at once, each has few samples.
     mine.push_back(measure(flows, world, plan[k], plan[k].kind == Kind::exchanges ? 2 * duration : duration));

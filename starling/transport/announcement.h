@@ -2,6 +2,7 @@
 // frame and four numbers.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "starling/transport/frame.h"
+#include "starling/transport/transport.h"
 
 namespace starling {
 
@@ -37,5 +39,20 @@ struct Announcement {
     return all;
   }
 };
+
+// Gives the handler a whole payload in chunks, as frames on the wire bring it. `frame` is that of
+// its first byte.
+inline void deliver_in_chunks(TransportHandler& handler, int peer, Frame frame,
+                              std::span<const std::byte> whole, bool intact) {
+  for (; !whole.empty(); frame.offset += frame.length) {
+    const auto chunk = whole.first(std::min(Frame::kMaxPayload, whole.size()));
+    whole = whole.subspan(chunk.size());
+    frame.length = static_cast<std::uint32_t>(chunk.size());
+    const auto place = handler.place(peer, frame);
+    const bool wanted = place.size() == chunk.size();
+    if (wanted) std::memcpy(place.data(), chunk.data(), chunk.size());
+    handler.received(peer, frame, wanted ? place : std::span<std::byte>{}, wanted && intact);
+  }
+}
 
 }  // namespace starling

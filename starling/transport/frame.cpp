@@ -1,7 +1,7 @@
 #include "starling/transport/frame.h"
 
-#include <array>
-#include <cstring>
+#include <algorithm>
+#include <utility>
 
 #include "starling/core/little_endian.h"
 
@@ -25,45 +25,17 @@ enum At : std::size_t {
   kHeaderCrcAt = 60,
 };
 
-bool known(std::uint8_t type) {
-  switch (static_cast<FrameType>(type)) {
-    case FrameType::data:
-    case FrameType::ack:
-    case FrameType::abort:
-    case FrameType::skip:
-    case FrameType::resume:
-    case FrameType::query:
-    case FrameType::outcome:
-    case FrameType::heartbeat:
-    case FrameType::leave:
-    case FrameType::where:
-    case FrameType::ready:
-    case FrameType::echo:
-    case FrameType::jumps:
-    case FrameType::join:
-    case FrameType::share:
-    case FrameType::done:
-    case FrameType::quit:
-    case FrameType::renew:
-    case FrameType::part:
-    case FrameType::mean:
-    case FrameType::group_ack:
-    case FrameType::group_abort:
-    case FrameType::group_query:
-    case FrameType::group_outcome:
-    case FrameType::group_ready:
-    case FrameType::group_got:
-    case FrameType::invitation:
-    case FrameType::handed:
-    case FrameType::mapped:
-    case FrameType::lies_at:
-    case FrameType::piece:
-    case FrameType::taken:
-    case FrameType::ask:
-    case FrameType::answer:
-      return true;
-  }
-  return false;
+// The first and the last of each row of numbers that have a type.
+constexpr std::pair<FrameType, FrameType> kRows[] = {{FrameType::data, FrameType::jumps},
+                                                     {FrameType::join, FrameType::renew},
+                                                     {FrameType::part, FrameType::lies_at},
+                                                     {FrameType::piece, FrameType::taken},
+                                                     {FrameType::ask, FrameType::answer}};
+
+bool known(std::uint8_t number) {
+  const auto type = static_cast<FrameType>(number);
+  return std::ranges::any_of(kRows,
+                             [type](const auto& row) { return row.first <= type && type <= row.second; });
 }
 
 }  // namespace

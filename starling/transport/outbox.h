@@ -33,7 +33,6 @@ class Outbox {
   void clear();
 
   bool empty() const { return control_.empty() && bulk_.empty(); }
-  bool has_control() const { return !control_.empty(); }
   // The next chunk to send, of at most `most` bytes. Only if not empty.
   Chunk take(std::size_t most = Frame::kMaxPayload);
 

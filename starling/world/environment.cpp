@@ -41,10 +41,9 @@ class VariableReader {
   int integer(const std::string& name, int least, int most) const {
     const std::string value = text(name);
     const auto number = parse_number<int>(value);
-    if (!number || *number < least || *number > most) {
+    if (!number || *number < least || *number > most)
       throw UsageError(
           fmt::format("environment: {}='{}' is not an integer from {} to {}", name, value, least, most));
-    }
     return *number;
   }
 
@@ -106,10 +105,9 @@ std::uint64_t hash_of(std::string_view text) {
 // The port of a job with a name in the variable `name`.
 void know_job(const VariableReader& read, Launch& launch, const char* name, const std::string& how) {
   launch.run = read.optional(name).value_or("");
-  if (launch.run.empty() && !read.optional("MASTER_PORT")) {
+  if (launch.run.empty() && !read.optional("MASTER_PORT"))
     refuse_unknown(fmt::format("{} is not set, so that no port can be derived from it", name), "MASTER_PORT",
                    how);
-  }
   launch.port = read.port(hash_of(launch.run));
 }
 
@@ -154,10 +152,9 @@ Launch of_mpirun(const VariableReader& read) {
     const std::string uri = read.optional("OMPI_MCA_orte_hnp_uri").value_or("");
     const auto host = only_address(uri);
     const bool elsewhere = launch.rank == 0 && read.optional("OMPI_MCA_orte_local_daemon_uri") != uri;
-    if (!host || elsewhere) {
+    if (!host || elsewhere)
       refuse_unknown("mpirun does not say on which host rank 0 runs", "MASTER_ADDR",
                      "mpirun -x MASTER_ADDR=HOST");
-    }
     launch.host = *host;
     launch.host_from = "OMPI_MCA_orte_hnp_uri";
   }
@@ -174,10 +171,9 @@ Launch of_srun(const VariableReader& read) {
   if (!read.know_host(launch)) {
     launch.host_from = "SLURM_STEP_NODELIST";
     launch.host = first_host(read.text(launch.host_from), launch.host_from);
-    if (launch.rank == 0 && node != 0) {
+    if (launch.rank == 0 && node != 0)
       refuse_unknown("task 0 does not run on the first host of SLURM_STEP_NODELIST", "MASTER_ADDR",
                      "export it before srun");
-    }
   }
   constexpr int kMost = std::numeric_limits<int>::max();
   const int job = read.integer("SLURM_JOB_ID", 0, kMost), step = read.integer("SLURM_STEP_ID", 0, kMost);
@@ -190,10 +186,9 @@ Launch of_pmi(const VariableReader& read) {
   const bool hydra = read.optional("MPI_LOCALNRANKS").has_value();
   Launch launch = read.in_world("PMI_RANK", "PMI_SIZE", hydra ? "MPI_LOCALRANKID" : "PMI_LOCAL_RANK",
                                 hydra ? "MPI_LOCALNRANKS" : "PMI_LOCAL_SIZE");
-  if (!read.know_host(launch)) {
+  if (!read.know_host(launch))
     refuse_unknown("the PMI launcher does not say on which host rank 0 runs", "MASTER_ADDR",
                    "mpiexec -genv MASTER_ADDR HOST");
-  }
   know_job(read, launch, "PMI_JOBID", "mpiexec -genv MASTER_PORT 29500");
   return launch;
 }

@@ -3,7 +3,6 @@
 #include <exception>
 #include <span>
 #include <system_error>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -23,8 +22,6 @@ constexpr std::uint64_t kMost = 1 << 20;  // bytes of a value
 }
 
 }  // namespace
-
-FolderStore::FolderStore(fs::path folder) : folder_(std::move(folder)) {}
 
 // Letters, digits and dashes stand for themselves.
 fs::path FolderStore::file_of(const std::string& key) const {

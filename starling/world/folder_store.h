@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "starling/world/store.h"
 
@@ -15,7 +16,7 @@ namespace starling {
 class FolderStore final : public Store {
  public:
   // The folder exists. Anybody who can write there can disturb the workers.
-  explicit FolderStore(std::filesystem::path folder);
+  explicit FolderStore(std::filesystem::path folder) : folder_(std::move(folder)) {}
   const std::filesystem::path& folder() const { return folder_; }
 
   void set(const std::string& key, const std::string& value) override;

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "starling/core/error.h"
+#include "starling/core/with_lock.h"
 
 namespace starling {
 
@@ -30,10 +30,7 @@ std::string get_by_asking(const std::string& key, std::chrono::milliseconds dead
 }
 
 void MemoryStore::set(const std::string& key, const std::string& value) {
-  {
-    const std::lock_guard lock(mutex_);
-    values_[key] = value;
-  }
+  with_lock(mutex_, [&] { values_[key] = value; });
   changed_.notify_all();
 }
 

@@ -12,9 +12,8 @@ namespace starling {
 
 std::string random_token() {
   unsigned char bytes[32];
-  if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) {
+  if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
     throw Error(fmt::format("getrandom: {}", std::strerror(errno)));
-  }
   std::string token;
   for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
   return token;

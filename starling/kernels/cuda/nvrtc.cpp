@@ -184,10 +184,9 @@ std::vector<int> Nvrtc::architectures() const {
 
 Compiled Nvrtc::compile(const Program& program, int architecture) const {
   const std::vector<int> all = architectures();
-  if (std::find(all.begin(), all.end(), architecture) == all.end()) {
+  if (std::find(all.begin(), all.end(), architecture) == all.end())
     throw UsageError(fmt::format("NVRTC {} has no architecture sm_{}: allowed are sm_{}", version(),
                                  architecture, fmt::join(all, ", sm_")));
-  }
   const std::string source(program.source.text), name(program.source.name);
   std::vector<std::string> texts;  // with a zero at their end
   for (const Text& header : program.headers)

@@ -38,8 +38,6 @@ void Table::add(const Step& step, std::span<const Mix> mixes, const Parameters& 
       step);
 }
 
-void Table::add(const Renewal& renewal) { renewals_.push_back(renewal); }
-
 std::size_t Table::bytes() const {
   return std::apply(
       [&](const auto&... rows) { return ((size_of(mixes_) + size_of(renewals_)) + ... + size_of(rows)); },

@@ -21,7 +21,7 @@ class Table {
   void add(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g, RuleState state,
            const WireBlock& outgoing, std::size_t n);
   // Adds a renewal. Renewals are launched before all updates. Sets its first_block.
-  void add(const Renewal& renewal);
+  void add(const Renewal& renewal) { renewals_.push_back(renewal); }
 
   // The launch of one kind of step. Offsets are in bytes, from the table's begin on the device.
   struct Launch {

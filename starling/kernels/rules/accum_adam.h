@@ -70,16 +70,21 @@ Step accum_adam_step(const Options& o, bool decoupled, std::int64_t t) {
 
 namespace starling {
 
-struct AccumAdamInfo {
-  static constexpr std::array kStates{AdamInfo::kStates[0], AdamInfo::kStates[1],
+template <bool kAdamW>
+struct AccumAdamInfo : AdamInfo<kAdamW> {
+  using Adams = AdamInfo<kAdamW>;
+  static constexpr std::array kStates{Adams::kStates[0], Adams::kStates[1],
                                       RuleStateName{"b", "accumulated_grad"}};
-  static constexpr bool kDecoupled = false;
 
   template <class O, class F>
-  static void each_option(O& o, const F& f, bool decoupled = false) {
-    AdamInfo::each_option(o, f, decoupled);
+  static void each_option(O& o, const F& f) {
+    Adams::each_option(o, f);
     f(RuleOption{"window", between(1, 1 << 20), "steps from one update of the kept moments to the next"},
       o.window);
+  }
+  template <class Step, class O>
+  static Step step(const O& o, std::int64_t t) {
+    return kernels::accum_adam_step<Step>(o, kAdamW, t);
   }
 };
 
@@ -93,13 +98,8 @@ struct AccumAdam {
 };
 
 template <>
-struct RuleInfo<AccumAdam> : AccumAdamInfo {
+struct RuleInfo<AccumAdam> : AccumAdamInfo<false> {
   static constexpr std::string_view kName = "AccumAdam", kKey = "accum-adam";
-
-  template <class Step>
-  static Step step(const AccumAdam& o, std::int64_t t) {
-    return kernels::accum_adam_step<Step>(o, false, t);
-  }
 };
 
 }  // namespace starling

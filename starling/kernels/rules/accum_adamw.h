@@ -20,18 +20,8 @@ struct AccumAdamW {
 };
 
 template <>
-struct RuleInfo<AccumAdamW> : AccumAdamInfo {
+struct RuleInfo<AccumAdamW> : AccumAdamInfo<true> {
   static constexpr std::string_view kName = "AccumAdamW", kKey = "accum-adamw";
-  static constexpr bool kDecoupled = true;
-
-  template <class O, class F>
-  static void each_option(O& o, const F& f) {
-    AccumAdamInfo::each_option(o, f, kDecoupled);
-  }
-  template <class Step>
-  static Step step(const AccumAdamW& o, std::int64_t t) {
-    return kernels::accum_adam_step<Step>(o, kDecoupled, t);
-  }
 };
 
 }  // namespace starling

@@ -72,19 +72,24 @@ struct AdamStep {
 
 namespace starling {
 
-// The common parts of all rules with Adam's moments.
+// The common parts of Adam and AdamW. kAdamW: with AdamW's weight decay.
+template <bool kAdamW>
 struct AdamInfo {
   static constexpr std::array kStates{RuleStateName{"m", "exp_avg"}, RuleStateName{"v", "exp_avg_sq"}};
-  static constexpr bool kDecoupled = false;
+  static constexpr bool kDecoupled = kAdamW;
 
   template <class O, class F>
-  static void each_option(O& o, const F& f, bool decoupled = false) {
+  static void each_option(O& o, const F& f) {
     f(RuleOption{"betas", from_below(0, 1), "decay rates of the first and second moment"}, o.betas);
     f(RuleOption{"eps", above(0), "added to the root of the second moment"}, o.eps);
     f(RuleOption{"weight_decay", at_least(0),
-                 decoupled ? "decoupled: subtracts lr * weight_decay * x from x"
-                           : "adds weight_decay * x to the gradient"},
+                 kAdamW ? "decoupled: subtracts lr * weight_decay * x from x"
+                        : "adds weight_decay * x to the gradient"},
       o.weight_decay);
+  }
+  template <class Step, class O>
+  static Step step(const O& o, std::int64_t t) {
+    return kernels::AdamStep::at(o, kAdamW, t);
   }
 };
 
@@ -97,13 +102,8 @@ struct Adam {
 };
 
 template <>
-struct RuleInfo<Adam> : AdamInfo {
+struct RuleInfo<Adam> : AdamInfo<false> {
   static constexpr std::string_view kName = "Adam", kKey = "adam";
-
-  template <class Step>
-  static Step step(const Adam& o, std::int64_t t) {
-    return kernels::AdamStep::at(o, false, t);
-  }
 };
 
 }  // namespace starling

@@ -26,18 +26,8 @@ struct AdamW {
 };
 
 template <>
-struct RuleInfo<AdamW> : AdamInfo {
+struct RuleInfo<AdamW> : AdamInfo<true> {
   static constexpr std::string_view kName = "AdamW", kKey = "adamw";
-  static constexpr bool kDecoupled = true;
-
-  template <class O, class F>
-  static void each_option(O& o, const F& f) {
-    AdamInfo::each_option(o, f, kDecoupled);
-  }
-  template <class Step>
-  static Step step(const AdamW& o, std::int64_t t) {
-    return kernels::AdamStep::at(o, kDecoupled, t);
-  }
 };
 
 }  // namespace starling

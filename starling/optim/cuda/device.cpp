@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "starling/core/error.h"
+#include "starling/core/with_lock.h"
 #include "starling/optim/cuda/held_on_device.h"
 
 namespace starling {
@@ -47,10 +47,7 @@ CudaDevice::CudaDevice(std::unique_ptr<Gpu> gpu, at::TensorOptions memory, at::T
       }) {}
 
 CudaDevice::~CudaDevice() {
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
+  with_lock(mutex_, [this] { ends_ = true; });
   changed_.notify_all();
   thread_.join();
 }

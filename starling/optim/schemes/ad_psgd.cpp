@@ -9,14 +9,6 @@
 #include "starling/optim/schemes/pairs.h"
 
 namespace starling {
-namespace {
-
-class AdPsgd final : public PairScheme {
- public:
-  explicit AdPsgd(const SchemeParts& parts) : PairScheme(parts) {}
-};
-
-}  // namespace
 
 extern constinit const SchemeInfo scheme_ad_psgd{
     .name = "ad-psgd",
@@ -27,7 +19,7 @@ extern constinit const SchemeInfo scheme_ad_psgd{
                .topology = "static-exponential",
                .evidence = {{{"this graph beside a ring with momentum", "docs/a2cid2.md#results"}}}},
     .options = kPairOptions,
-    .make = make<AdPsgd>,
+    .make = make<PairScheme>,
     .check = check_pairs,
 };
 

@@ -30,7 +30,6 @@
 // This scheme sends twice as many bytes as the others, and keeps 8 bytes per value (12 on a GPU).
 // The rule reads y from .grad.
 #include <cstddef>
-#include <functional>
 
 #include <ATen/ops/zeros.h>
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <span>
 
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>

@@ -14,11 +14,6 @@
 namespace starling {
 namespace {
 
-class D2 final : public Diffusion {
- public:
-  explicit D2(const SchemeParts& parts) : Diffusion(parts, 1) {}
-};
-
 void check_spectrum(const Options&, const SchemeSettings&, const Schedule& schedule) {
   for (const Graph& graph : schedule.rounds) {
     const double least = smallest_eigenvalue(mixing_matrix(graph));
@@ -37,17 +32,12 @@ extern constinit const SchemeInfo scheme_d2{
     .name = "d2",
     .summary = "exact-diffusion that mixes twice as fast, over weights whose eigenvalues are above -1/3",
     .paper = "arXiv 1803.07068",
-    .traits = {.path = Path::inside,
-               .edges = EdgeKind::lasting,
-               .refused_wires = kTooCoarse,
-               .all_values = kEveryValueCorrected,
-               .exact = true,
-               .kept = 1},
+    .traits = kDiffusionTraits,
     .advice = {.good_for =
                    "skewed data over positive weights, where it mixes twice as fast as exact-diffusion",
                .when_one_dies = kLeavesItsPart,
                .evidence = {{kSkewStudy}}},
-    .make = make<D2>,
+    .make = make<Diffusion>,
     .check = check_spectrum,
 };
 

@@ -38,12 +38,7 @@ class DecentLam final : public StepMomentum {
   }
 };
 
-constexpr SchemeOption kOptions[] = {{
-    .name = "beta",
-    .standard = 0.9,
-    .range = from_below(0, 1),
-    .meaning = "the scheme's own momentum: a step goes by beta m + the gradient; 0: none",
-}};
+constexpr SchemeOption kOptions[] = {kBeta};
 constexpr RefusedWire kRefused[] = {{Wire::int4, "its momentum makes much of what int4 rounds"}};
 
 }  // namespace

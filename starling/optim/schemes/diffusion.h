@@ -17,14 +17,13 @@
 // off until e = 0 is set on all: by restart() (a checkpoint is loaded).
 #pragma once
 
-#include <string_view>
-
 #include "starling/optim/schemes/vectors.h"
 
 namespace starling {
 
 class Diffusion : public Scheme {
  public:
+  explicit Diffusion(const SchemeParts& parts, float share = 1) : Scheme(parts), share_(share) {}
   void attach(const Connection& connection) override {
     Scheme::attach(connection);
     e_.attach(blocks_);
@@ -34,9 +33,6 @@ class Diffusion : public Scheme {
   void state(StateVisitor& visitor) override { e_.state(visitor, "correction"); }
   void step() override;
 
- protected:
-  Diffusion(const SchemeParts& parts, float share) : Scheme(parts), share_(share) {}
-
  private:
   void adapt_and_send();
 
@@ -45,8 +41,13 @@ class Diffusion : public Scheme {
   Vectors e_;
 };
 
-inline constexpr std::string_view kEveryValueCorrected =
-    "its correction is added in every step, so every value must be mixed in every step";
 inline constexpr RefusedWire kTooCoarse[] = {{Wire::int4, "its correction adds up what int4 rounds"}};
+inline constexpr SchemeTraits kDiffusionTraits{
+    .path = Path::inside,
+    .edges = EdgeKind::lasting,
+    .refused_wires = kTooCoarse,
+    .all_values = "its correction is added in every step, so every value must be mixed in every step",
+    .exact = true,
+    .kept = 1};
 
 }  // namespace starling

@@ -9,14 +9,6 @@
 #include "starling/optim/schemes/tracking.h"
 
 namespace starling {
-namespace {
-
-class GradientTracking final : public Tracking {
- public:
-  explicit GradientTracking(const SchemeParts& parts) : Tracking(parts, 0) {}
-};
-
-}  // namespace
 
 extern constinit const SchemeInfo scheme_gradient_tracking{
     .name = "gradient-tracking",
@@ -28,7 +20,7 @@ extern constinit const SchemeInfo scheme_gradient_tracking{
                    "skewed data, hidden behind the iteration and over changing graphs, at twice the bytes",
                .when_one_dies = kLeavesItsPart,
                .evidence = {{kSkewStudy}}},
-    .make = make<GradientTracking>,
+    .make = make<Tracking>,
 };
 
 }  // namespace starling

@@ -12,10 +12,9 @@ void HostBlocks::attach(std::span<const Block> blocks) {
     if (!block.on_device) continue;
     copy = {.index = block.index, .group = block.group, .length = block.length};
     values = room_on_host(block);
-    for (const Segment& s : block.segments) {
+    for (const Segment& s : block.segments)
       copy.segments.push_back(
           {.parameter = values.narrow(0, s.offset, s.length), .length = s.length, .offset = s.offset});
-    }
   }
 }
 

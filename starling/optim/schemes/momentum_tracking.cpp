@@ -8,6 +8,7 @@
 // The momentum is one of all workers, so its convergence does not depend on how their data differ.
 // Here c = 0 and u = 0 at first, so y is the first gradient; the paper begins at the mean of all.
 // The rule should have no momentum of its own: SGD.
+#include "starling/optim/schemes/step_momentum.h"
 #include "starling/optim/schemes/tracking.h"
 
 namespace starling {
@@ -19,15 +20,10 @@ class MomentumTracking final : public Tracking {
       : Tracking(parts, SchemeSettings(parts.options.scheme).number("beta")) {}
 };
 
-constexpr SchemeOption kOptions[] = {{
-    .name = "beta",
-    .standard = 0.9,
-    .range = from_below(0, 1),
-    .meaning = "the scheme's own momentum: a step goes by beta m + the gradient; 0: none",
-}};
+constexpr SchemeOption kOptions[] = {kBeta};
 constexpr SchemeTraits traits() {
   SchemeTraits all = kTrackingTraits;
-  all.all_values = "its momentum is of values that are mixed in every step";
+  all.all_values = kMomentumOfAllValues;
   return all;
 }
 

@@ -86,19 +86,9 @@ const std::optional<SchemeValue>& SchemeSettings::at(std::string_view name) cons
   return std::ranges::find(all_, name, [](const auto& one) { return one.first->name; })->second;
 }
 
-std::int64_t SchemeSettings::integer(std::string_view name) const {
-  return std::get<std::int64_t>(*at(name));
-}
-
-double SchemeSettings::number(std::string_view name) const { return std::get<double>(*at(name)); }
-
 std::optional<double> SchemeSettings::automatic(std::string_view name) const {
   const auto& value = at(name);
   return value ? std::optional(std::get<double>(*value)) : std::nullopt;
-}
-
-const std::string& SchemeSettings::text(std::string_view name) const {
-  return std::get<std::string>(*at(name));
 }
 
 std::string value_text(const std::optional<SchemeValue>& value) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,10 +39,10 @@ class SchemeSettings {
   // another scheme is accepted if its value is its default there.
   explicit SchemeSettings(const SchemeChoice& choice);
 
-  std::int64_t integer(std::string_view name) const;
-  double number(std::string_view name) const;
+  std::int64_t integer(std::string_view name) const { return std::get<std::int64_t>(*at(name)); }
+  double number(std::string_view name) const { return std::get<double>(*at(name)); }
   std::optional<double> automatic(std::string_view name) const;  // none: not given
-  const std::string& text(std::string_view name) const;
+  const std::string& text(std::string_view name) const { return std::get<std::string>(*at(name)); }
   // In the order of the declaration.
   const std::vector<std::pair<const SchemeOption*, std::optional<SchemeValue>>>& all() const { return all_; }
 

@@ -214,8 +214,6 @@ void PairScheme::renew(std::size_t block, const Held& held, double scale) {
   }
 }
 
-void PairScheme::stand_by() { standing_by_ |= gossip_->stand_by(); }
-
 void PairScheme::pause() {
   if (!std::exchange(paused_, true)) gossip_->pause();
 }

@@ -32,6 +32,7 @@ namespace starling {
 
 class PairScheme : public Scheme {
  public:
+  explicit PairScheme(const SchemeParts& parts) : Scheme(parts), settings_(parts.options.scheme) {}
   void attach(const Connection& connection) override;
   void detach() override;
   void begin() override;
@@ -41,7 +42,7 @@ class PairScheme : public Scheme {
   // "clock"; with momentum "x_tilde"; with weights "weights".
   void state(StateVisitor& visitor) override;
   std::vector<double> weights() const override { return weighs_ ? w_ : std::vector<double>(); }
-  void stand_by() override;
+  void stand_by() override { standing_by_ |= gossip_->stand_by(); }
   void pause() override;
   void resume() override;
   void renew() override;
@@ -53,7 +54,6 @@ class PairScheme : public Scheme {
   bool is_apart() const override { return gossip_->is_apart(); }
 
  protected:
-  explicit PairScheme(const SchemeParts& parts) : Scheme(parts), settings_(parts.options.scheme) {}
   // Sets, in `options`, the pairs and the algorithm. All other options are set already.
   virtual void choose(GossipOptions& options, const Schedule& schedule) const;
 

@@ -18,7 +18,6 @@
 // rank in gossip_run.py, github.com/epfml/powergossip @087eb09).
 //
 // product_exchange.h sends and takes the products, edge_vectors.h keeps v.
-#include <vector>
 
 #include "starling/optim/schemes/product_exchange.h"
 #include "starling/optim/schemes/product_form.h"

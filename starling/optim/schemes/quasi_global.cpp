@@ -32,15 +32,11 @@ class QuasiGlobal final : public StepMomentum {
   const double mu_;
 };
 
-constexpr SchemeOption kOptions[] = {
-    {.name = "beta",
-     .standard = 0.9,
-     .range = from_below(0, 1),
-     .meaning = "the scheme's own momentum: a step goes by beta m + the gradient; 0: none"},
-    {.name = "mu",
-     .standard = Automatic{"beta"},
-     .range = from_below(0, 1),
-     .meaning = "the share of m that a step keeps"}};
+constexpr SchemeOption kOptions[] = {kBeta,
+                                     {.name = "mu",
+                                      .standard = Automatic{"beta"},
+                                      .range = from_below(0, 1),
+                                      .meaning = "the share of m that a step keeps"}};
 
 }  // namespace
 

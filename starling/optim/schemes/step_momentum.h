@@ -1,5 +1,6 @@
 // Schemes with a momentum m of the whole step, from a worker's x before it to its x after mixing
-// (quasi_global.cpp, decentlam.cpp). They divide that difference by the learning rate.
+// (quasi_global.cpp, decentlam.cpp). They divide that difference by the learning rate. And what
+// they have in common with momentum-tracking.
 #pragma once
 
 #include <string_view>
@@ -29,6 +30,12 @@ class StepMomentum : public Scheme {
   Vectors m_, before_;
 };
 
+inline constexpr SchemeOption kBeta{
+    .name = "beta",
+    .standard = 0.9,
+    .range = from_below(0, 1),
+    .meaning = "the scheme's own momentum: a step goes by beta m + the gradient; 0: none",
+};
 inline constexpr std::string_view kMomentumOfAllValues =
     "its momentum is of values that are mixed in every step";
 inline constexpr std::string_view kDividesByLr = "its momentum is divided by the rule's learning rate";

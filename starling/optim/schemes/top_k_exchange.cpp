@@ -28,8 +28,6 @@ void TopKExchange::attach(const Connection& connection, std::span<const Block> b
   }
 }
 
-void TopKExchange::restart() { next_ = 0; }
-
 void TopKExchange::state(StateVisitor& visitor) {
   visitor.numbers(
       "sample",

@@ -29,7 +29,7 @@ class TopKExchange {
       : rank_(world.rank), one_in_(one_in), in_levels_(in_levels), parts_(parts) {}
 
   void attach(const Connection& connection, std::span<const Block> blocks);
-  void restart();
+  void restart() { next_ = 0; }
   // The number "sample": the turn of the next round. A resumed run has the same ones.
   void state(StateVisitor& visitor);
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 #include <ATen/Parallel.h>

@@ -1,7 +1,5 @@
 #include "starling/optim/schemes/tracking.h"
 
-#include <vector>
-
 namespace starling {
 
 void Tracking::attach(const Connection& connection) {

@@ -25,15 +25,13 @@ namespace starling {
 
 class Tracking : public Scheme {
  public:
+  explicit Tracking(const SchemeParts& parts, double beta = 0) : Scheme(parts), beta_(beta) {}
   void attach(const Connection& connection) override;
   void begin() override;
   bool sends_ahead() const override { return true; }
   void restart() override;
   void state(StateVisitor& visitor) override;
   void step() override;
-
- protected:
-  Tracking(const SchemeParts& parts, double beta) : Scheme(parts), beta_(beta) {}
 
  private:
   void mix_tracked();

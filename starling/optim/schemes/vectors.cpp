@@ -96,9 +96,7 @@ void Vectors::state(StateVisitor& visitor, const std::string& name) {
 
 const at::Tensor& Vectors::less_parameters(const Block& block) const {
   const c10::AutoGradMode no_gradient(false);
-  for (const Segment& s : block.segments) {
-    of(block).narrow(0, s.offset, s.length).sub_(kept(s));
-  }
+  for (const Segment& s : block.segments) of(block).narrow(0, s.offset, s.length).sub_(kept(s));
   return of(block);
 }
 

@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/transport/c10d/hand_to_gloo.h"
 #include "starling/transport/c10d/in_time.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -16,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/crc32c.h"
+#include "starling/core/with_lock.h"
 #include "starling/transport/buffer.h"
 #include "starling/transport/c10d/hand_to_gloo.h"
 #include "starling/transport/c10d/one_line.h"
@@ -252,10 +252,7 @@ class GroupTransport final : public Transport, private TransportHandler {
     other.waiting.clear();
   }
   void failed(int rank, const std::string& reason) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (std::exchange(peer(rank).failed, true)) return;
-    }
+    if (with_lock(mutex_, [&] { return std::exchange(peer(rank).failed, true); })) return;
     log_(Level::warning,
          fmt::format("transport: {} fails with worker {} ({}): from now on its payloads go over TCP",
                      group_name(), rank, reason));
@@ -308,23 +305,10 @@ class GroupTransport final : public Transport, private TransportHandler {
     while (!coming.empty() && coming.front()->ended) {
       const std::shared_ptr<Coming> first = std::move(coming.front());
       coming.pop_front();
-      deliver(rank, first->piece, *first->memory);
+      const std::span<const std::byte> whole(*first->memory);
+      deliver_in_chunks(*handler_, rank, first->piece.frame, whole, crc32c(whole) == first->piece.crc);
     }
     ask(rank);
-  }
-
-  void deliver(int rank, const Piece& piece, std::span<const std::byte> whole) {
-    const bool intact = crc32c(whole) == piece.crc;
-    for (std::size_t at = 0; at < whole.size(); at += Frame::kMaxPayload) {
-      const auto chunk = whole.subspan(at, std::min(Frame::kMaxPayload, whole.size() - at));
-      Frame frame = piece.frame;
-      frame.offset += at;
-      frame.length = static_cast<std::uint32_t>(chunk.size());
-      const auto place = handler_->place(rank, frame);
-      const bool wanted = place.size() == chunk.size();
-      if (wanted) std::memcpy(place.data(), chunk.data(), chunk.size());
-      handler_->received(rank, frame, wanted ? place : std::span<std::byte>{}, wanted && intact);
-    }
   }
 
   // ---------------------------------------------------------------- tcp's handler
@@ -332,10 +316,7 @@ class GroupTransport final : public Transport, private TransportHandler {
   void connected(int rank) override {
     Peer& other = peer(rank);
     ++other.connection;
-    {
-      const std::lock_guard lock(mutex_);
-      other.up = true;
-    }
+    with_lock(mutex_, [&] { other.up = true; });
     tcp_->send(
         rank,
         {.type = FrameType::taken, .round = life_, .step = other.failed ? 1U : 0U, .value = other.taken});
@@ -359,9 +340,8 @@ class GroupTransport final : public Transport, private TransportHandler {
     return peer(rank).control;
   }
   void received(int rank, const Frame& frame, std::span<const std::byte> payload, bool intact) override {
-    if (frame.type == FrameType::taken) {
+    if (frame.type == FrameType::taken)
       return frame.step == 0 ? peer_has_taken(rank, frame.round, frame.value) : peer_takes_no_more(rank);
-    }
     if (frame.type != FrameType::piece) return handler_->received(rank, frame, payload, intact);
     if (!intact || !piece_comes(rank, payload)) tcp_->reset(rank, "the announcement of a piece is damaged");
   }

@@ -229,10 +229,9 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
 World World::from_process_group(c10d::ProcessGroup& group, Timeouts timeouts,
                                 const Interrupted& interrupted) {
   const c10::intrusive_ptr<c10d::Store> store = group.getStore();
-  if (!store) {
+  if (!store)
     throw UsageError(
         "process group: it was made without a store, at which workers could meet: give its constructor one");
-  }
   refuse_misspelt(process_variable_names());
   const Variables variable = process_variables();
   if (rejoin_from_environment(variable) || variable("STARLING_INITIAL_SIZE")) {

@@ -18,7 +18,6 @@
 #include "starling/core/text.h"
 #include "starling/transport/c10d/private_folder.h"
 #include "starling/transport/mapped/mapped.h"
-#include "starling/transport/tcp/tcp.h"
 #include "starling/world/token.h"
 
 namespace starling {

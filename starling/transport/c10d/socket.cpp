@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <utility>
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -62,9 +61,8 @@ std::vector<SocketAddress> resolve_all(const std::string& host, int port) {
   if (failed) throw Error(fmt::format("the host '{}' cannot be found: {}", host, gai_strerror(failed)));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
   std::vector<SocketAddress> addresses;
-  for (const addrinfo* one = found; one; one = one->ai_next) {
+  for (const addrinfo* one = found; one; one = one->ai_next)
     addresses.push_back(copy_of(one->ai_addr, one->ai_addrlen));
-  }
   return addresses;
 }
 
@@ -86,9 +84,8 @@ std::vector<Interface> interfaces() {
   for (const int family : {AF_INET, AF_INET6}) {
     const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     for (const ifaddrs* one = found; one; one = one->ifa_next) {
-      if (one->ifa_addr && one->ifa_addr->sa_family == family && (one->ifa_flags & IFF_UP)) {
+      if (one->ifa_addr && one->ifa_addr->sa_family == family && (one->ifa_flags & IFF_UP))
         list.push_back({one->ifa_name, copy_of(one->ifa_addr, length)});
-      }
     }
   }
   return list;
@@ -105,10 +102,9 @@ Descriptor listen_at(const SocketAddress& address) {
   Descriptor socket = open_socket(address.storage.ss_family, SOCK_STREAM);
   const int on = 1;
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(socket.get(), address.get(), address.length) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
+  if (bind(socket.get(), address.get(), address.length) != 0 || listen(socket.get(), SOMAXCONN) != 0)
     throw Error(
         fmt::format("cannot listen at {} port {}: {}", address.host(), address.port(), std::strerror(errno)));
-  }
   return socket;
 }
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <stdexcept>
-#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -13,7 +11,6 @@
 
 #include <fmt/format.h>
 
-#include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/transport/c10d/in_time.h"
@@ -173,8 +170,6 @@ void C10dStore::set(const std::string& key, const std::string& value) {
          return store.check({key});  // TCPStore does not wait for an answer to set()
        });
 }
-
-std::optional<std::string> C10dStore::look(const std::string& key) { return look(key, patience_, nobody); }
 
 std::optional<std::string> C10dStore::look(const std::string& key, Duration patience,
                                            const Interrupted& interrupted) {

@@ -28,7 +28,7 @@ class C10dStore final : public Store {
   ~C10dStore() override;
 
   void set(const std::string& key, const std::string& value) override;
-  std::optional<std::string> look(const std::string& key) override;
+  std::optional<std::string> look(const std::string& key) override { return look(key, patience_, nobody); }
   std::string get(const std::string& key, std::chrono::milliseconds deadline,
                   const Interrupted& interrupted = nobody) override;
 

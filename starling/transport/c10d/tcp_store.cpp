@@ -5,7 +5,6 @@
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -46,10 +45,6 @@ void wait_for_server(const std::string& host, int port, Time end, std::chrono::m
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
-
-}  // namespace
-
-namespace {
 
 // At the listening socket, or else, as TCPStore does by itself, at all addresses.
 HostedStore host_at(const std::string& host, int port, std::chrono::milliseconds deadline,

@@ -113,10 +113,9 @@ class VirtualCollectives final : public Collectives {
 
   void wait(const char* name, const Operation& operation) {
     std::unique_lock lock(room_->mutex);
-    if (!room_->changed->wait_until(lock, time_->now() + stalled_, [&] { return operation.done; })) {
+    if (!room_->changed->wait_until(lock, time_->now() + stalled_, [&] { return operation.done; }))
       throw Error(fmt::format("{} failed on rank {}: {} of {} workers have come in {:.1f} s", name,
                               first_ + rank_, operation.come, size_, seconds(stalled_)));
-    }
   }
 
   const int rank_, size_, first_;

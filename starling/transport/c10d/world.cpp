@@ -29,10 +29,9 @@ SocketAddress own_address(const Variables& variable, const SocketAddress& master
   if (const auto chosen = address_from_environment(variable)) return *chosen;
   if (launch.local_size == launch.size) return resolve("127.0.0.1", 0);
   const std::optional<SocketAddress> local = local_address_towards(master);
-  if (!local) {
+  if (!local)
     throw UsageError(
         fmt::format("environment: {}={} cannot be reached from this host", launch.host_from, master.host()));
-  }
   return *local;
 }
 

@@ -2,26 +2,19 @@
 
 #include <algorithm>
 #include <future>
-#include <utility>
+
+#include "starling/core/with_lock.h"
 
 namespace starling {
 
-ClockDispatcher::ClockDispatcher() : thread_([this] { loop(); }) {}
-
 ClockDispatcher::~ClockDispatcher() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
+  with_lock(mutex_, [this] { stopping_ = true; });
   changed_.notify_all();
   thread_.join();
 }
 
 void ClockDispatcher::at(Time when, std::function<void()> work) {
-  {
-    const std::lock_guard lock(mutex_);
-    events_.emplace(std::pair(std::max(when, now()), sequence_++), std::move(work));
-  }
+  with_lock(mutex_, [&] { events_.emplace(std::pair(std::max(when, now()), sequence_++), std::move(work)); });
   changed_.notify_one();
 }
 

@@ -34,7 +34,7 @@ class Dispatcher {
 // A Dispatcher by Clock, on a thread of its own.
 class ClockDispatcher final : public Dispatcher {
  public:
-  ClockDispatcher();
+  ClockDispatcher() : thread_([this] { loop(); }) {}
   ~ClockDispatcher() override;  // not on its own thread
 
   Time now() const override { return Clock::now(); }

@@ -44,10 +44,9 @@ class LocalHub::Core {
   Dispatcher& dispatcher() { return *dispatcher_; }
 
   void check_rank(int rank) const {
-    if (rank < 0 || rank >= size_) {
+    if (rank < 0 || rank >= size_)
       throw UsageError(
           fmt::format("local transport: rank {} does not exist, there are ranks 0 to {}", rank, size_ - 1));
-    }
   }
 
   void check_peer(int rank, int peer) const {

@@ -87,11 +87,6 @@ std::unique_ptr<Buffer> Arena::make(std::size_t size) {
   return std::make_unique<Buffer>(std::move(region), bytes);
 }
 
-std::string Arena::trouble() const {
-  const std::lock_guard lock(mutex_);
-  return trouble_;
-}
-
 std::optional<Arena::Place> Arena::find(std::span<const std::byte> bytes) const {
   const std::lock_guard lock(mutex_);
   for (std::size_t k = 0; k < regions_.size(); ++k) {
@@ -102,11 +97,6 @@ std::optional<Arena::Place> Arena::find(std::span<const std::byte> bytes) const 
       return Place{static_cast<std::uint32_t>(k), at - from};
   }
   return std::nullopt;
-}
-
-std::size_t Arena::regions() const {
-  const std::lock_guard lock(mutex_);
-  return regions_.size();
 }
 
 int Arena::descriptor(std::size_t region) const {

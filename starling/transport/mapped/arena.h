@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "starling/core/descriptor.h"
+#include "starling/core/with_lock.h"
 #include "starling/transport/buffer.h"
 
 namespace starling::mapped {
@@ -33,7 +34,9 @@ class Arena {
   // refuses (trouble() gives the reason). The region lives as long as its buffers. May be called
   // on any thread, like all functions below.
   std::unique_ptr<Buffer> make(std::size_t size);
-  std::string trouble() const;
+  std::string trouble() const {
+    return with_lock(mutex_, [this] { return trouble_; });
+  }
 
   struct Place {
     std::uint32_t region = 0;  // counted from 0
@@ -42,7 +45,9 @@ class Arena {
   std::optional<Place> find(std::span<const std::byte> bytes) const;
 
   // The number of regions, and the descriptor of one of them, valid as long as the arena lives.
-  std::size_t regions() const;
+  std::size_t regions() const {
+    return with_lock(mutex_, [this] { return regions_.size(); });
+  }
   int descriptor(std::size_t region) const;
 
  private:

@@ -12,7 +12,6 @@
 // transport's thread, except where stated.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -1,7 +1,5 @@
 #include "starling/transport/mapped/mapped.h"
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
 #include <limits>
@@ -16,6 +14,7 @@
 #include <unistd.h>
 
 #include "starling/core/error.h"
+#include "starling/core/with_lock.h"
 #include "starling/transport/mapped/arena.h"
 #include "starling/transport/mapped/hand_over.h"
 #include "starling/transport/mapped/lies_at.h"
@@ -232,20 +231,13 @@ class MappedTransport final : public Transport, private TransportHandler {
       return say(rank, fmt::format("worker {} takes no memory from this one ({}): its blocks go over TCP",
                                    rank, why));
     retire(rank);
-    {
-      const std::lock_guard lock(mutex_);
-      peer(rank).lending = std::make_shared<Lending>(std::move(*tie), invitation);
-    }
+    with_lock(mutex_, [&] { peer(rank).lending = std::make_shared<Lending>(std::move(*tie), invitation); });
     hand_over(rank);
   }
 
   // Hands over all regions that this peer does not have yet.
   void hand_over(int rank) {
-    std::shared_ptr<Lending> lending;
-    {
-      const std::lock_guard lock(mutex_);
-      lending = peer(rank).lending;
-    }
+    const auto lending = with_lock(mutex_, [&] { return peer(rank).lending; });
     if (!lending) return;
     for (; lending->handed < arena_.regions(); ++lending->handed) {
       const auto number = static_cast<std::uint32_t>(lending->handed);
@@ -354,15 +346,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     const Payload payload{std::make_shared<const Reading>(borrowing, found->second, said->lease),
                           *place_of_it};
     if (handler_->received_in_place(rank, frame, payload)) return true;
-    for (std::size_t at = 0; at < payload.bytes.size(); at += Frame::kMaxPayload) {
-      const auto chunk = payload.bytes.subspan(at, std::min(Frame::kMaxPayload, payload.bytes.size() - at));
-      frame.offset = at;
-      frame.length = static_cast<std::uint32_t>(chunk.size());
-      const auto place = handler_->place(rank, frame);
-      const bool wanted = place.size() == chunk.size();
-      if (wanted) std::memcpy(place.data(), chunk.data(), chunk.size());
-      handler_->received(rank, frame, wanted ? place : std::span<std::byte>{}, wanted);
-    }
+    deliver_in_chunks(*handler_, rank, frame, payload.bytes, /*intact=*/true);
     return true;
   }
 

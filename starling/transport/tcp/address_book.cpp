@@ -3,7 +3,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 
 #include "starling/core/error.h"
 #include "starling/core/text.h"
+#include "starling/core/with_lock.h"
 #include "starling/transport/tcp/local_end.h"
 #include "starling/transport/tcp/tcp.h"
 #include "starling/world/ask_again.h"
@@ -88,8 +88,6 @@ AddressBook::AddressBook(const World& world, const std::string& channel, Found f
   }
 }
 
-AddressBook::~AddressBook() { stop(); }
-
 void AddressBook::publish(const Tcp::endpoint& own) {
   const Identity& self = search_->identity;
   search_->store->set(tcp_address_key(self.channel, self.rank),
@@ -115,10 +113,7 @@ void AddressBook::stop() {
 }
 
 void AddressBook::refresh(int peer) {
-  {
-    const std::lock_guard lock(search_->mutex);
-    search_->missing.insert(peer);
-  }
+  with_lock(search_->mutex, [&] { search_->missing.insert(peer); });
   search_->changed.notify_all();
 }
 

@@ -36,7 +36,7 @@ class AddressBook {
   using Forged = std::function<void(int peer)>;
 
   AddressBook(const World& world, const std::string& channel, Found found, Ended ended, Forged forged);
-  ~AddressBook();  // stop()
+  ~AddressBook() { stop(); }
 
   void publish(const Tcp::endpoint& own);
   void start();

@@ -1,6 +1,7 @@
 #include "starling/transport/tcp/connection.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -31,6 +32,12 @@ void set_option(Tcp::socket& socket, int level, int name, int value) {
 }
 
 }  // namespace
+
+auto Connection::unless_closed(void (Connection::*f)()) {
+  return [self = shared_from_this(), f](const auto&...) {
+    if (!self->closed_) std::invoke(f, *self);
+  };
+}
 
 Connection::Connection(LocalEnd& local, ProvenStream proven, int peer,
                        std::function<void(const std::string& reason)> broken)
@@ -64,11 +71,7 @@ void Connection::set_options() {
     chunk_ = kChunkBetweenHosts;
 }
 
-void Connection::start() {
-  asio::post(local_.io, [self = shared_from_this()] {
-    if (!self->closed_) self->read();
-  });
-}
+void Connection::start() { asio::post(local_.io, unless_closed(&Connection::read)); }
 
 // --- receiving ---
 
@@ -81,22 +84,15 @@ void Connection::read() {
                                                          asio::buffer(between.data(), between.size())};
     asio::error_code error;
     const std::size_t bytes = stream_.read_some(buffers, error);
-    if (error == asio::error::would_block) {
-      stream_.socket().async_wait(Tcp::socket::wait_read,
-                                  [self = shared_from_this()](const asio::error_code&) {
-                                    if (!self->closed_) self->read();
-                                  });
-      return;
-    }
+    if (error == asio::error::would_block)
+      return stream_.socket().async_wait(Tcp::socket::wait_read, unless_closed(&Connection::read));
     if (error) return fail(stream_.reason_of(error));
     heard_ = Clock::now();
     advance(bytes);
     if (closed_) return;
     turn += bytes;
   }
-  asio::post(local_.io, [self = shared_from_this()] {
-    if (!self->closed_) self->read();
-  });
+  asio::post(local_.io, unless_closed(&Connection::read));
 }
 
 void Connection::advance(std::size_t bytes) {
@@ -176,9 +172,7 @@ void Connection::cancel(FrameType type, std::uint64_t round, std::uint32_t block
 // within the caller's call.
 void Connection::write_soon() {
   if (std::exchange(writing_, true)) return;
-  asio::post(local_.io, [self = shared_from_this()] {
-    if (!self->closed_) self->write();
-  });
+  asio::post(local_.io, unless_closed(&Connection::write));
 }
 
 void Connection::write() {
@@ -194,13 +188,8 @@ void Connection::write() {
     }
     asio::error_code error;
     std::size_t bytes = stream_.write_some(buffers_, error);
-    if (error == asio::error::would_block) {
-      stream_.socket().async_wait(Tcp::socket::wait_write,
-                                  [self = shared_from_this()](const asio::error_code&) {
-                                    if (!self->closed_) self->write();
-                                  });
-      return;
-    }
+    if (error == asio::error::would_block)
+      return stream_.socket().async_wait(Tcp::socket::wait_write, unless_closed(&Connection::write));
     if (error) return fail(stream_.reason_of(error));
     local_.bytes_sent += bytes;
     turn += bytes;
@@ -210,9 +199,7 @@ void Connection::write() {
     buffers_.erase(buffers_.begin(), left);
     if (buffers_.empty()) batch_.clear();
   }
-  asio::post(local_.io, [self = shared_from_this()] {
-    if (!self->closed_) self->write();
-  });
+  asio::post(local_.io, unless_closed(&Connection::write));
 }
 
 void Connection::fill_batch() {

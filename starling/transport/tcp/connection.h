@@ -42,6 +42,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void finish(std::function<void()> done);
 
  private:
+  auto unless_closed(void (Connection::*f)());  // a handler for asio: calls f unless it is closed by then
   void set_options();
   void read();
   void advance(std::size_t bytes);

@@ -81,9 +81,7 @@ void Dial::read_challenge() {
           return self->end(Outcome::failed,
                            self->stream_.tls_reason_or("it refused this worker; its log says why"));
         const auto challenge = Challenge::decode(self->said_.challenge);
-        if (!challenge) {
-          return self->end(Outcome::failed, "it does not speak Starling's protocol");
-        }
+        if (!challenge) return self->end(Outcome::failed, "it does not speak Starling's protocol");
         self->send_proof(challenge->port);
       });
 }
@@ -107,9 +105,8 @@ void Dial::read_welcome() {
                        "it refused this worker: has it another token, or is it connected to another "
                        "process of this rank?");
     const Digest expected = prove(self->local_.identity.token, Role::acceptor, self->said_);
-    if (!same(self->proof_, expected)) {
+    if (!same(self->proof_, expected))
       return self->end(Outcome::failed, fmt::format("it could not prove the token: {}", kSameToken));
-    }
     self->end(Outcome::connected);
   });
 }

@@ -17,10 +17,9 @@ constexpr auto kPauseAfterError = std::chrono::milliseconds(100);
 Tcp::endpoint resolve(LocalEnd& local, const std::string& address) {
   asio::error_code error;
   const auto found = Tcp::resolver(local.io).resolve(address, "0", Tcp::resolver::passive, error);
-  if (error || found.empty()) {
+  if (error || found.empty())
     throw Error(fmt::format("tcp transport: worker {} cannot resolve its own address '{}': {}",
                             local.identity.rank, address, error.message()));
-  }
   return found.begin()->endpoint();
 }
 
@@ -47,13 +46,10 @@ Listener::Listener(LocalEnd& local, const std::string& address, Proven proven)
   if (!error) acceptor_.bind(wanted, error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (!error) address_ = acceptor_.local_endpoint(error);
-  if (error) {
+  if (error)
     throw Error(fmt::format("tcp transport: worker {} cannot listen at {}: {}", local.identity.rank,
                             wanted.address().to_string(), error.message()));
-  }
 }
-
-void Listener::start() { accept(); }
 
 void Listener::accept() {
   acceptor_.async_accept([this](const asio::error_code& error, Tcp::socket socket) {

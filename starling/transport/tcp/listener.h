@@ -22,7 +22,7 @@ class Listener {
   Listener(LocalEnd& local, const std::string& address, Proven proven);
 
   const Tcp::endpoint& address() const { return address_; }
-  void start();
+  void start() { accept(); }
   void close();
 
  private:

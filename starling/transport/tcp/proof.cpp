@@ -33,17 +33,15 @@ unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(b
 
 Nonce fresh_nonce() {
   Nonce nonce;
-  if (RAND_bytes(raw(nonce.data()), static_cast<int>(nonce.size())) != 1) {
+  if (RAND_bytes(raw(nonce.data()), static_cast<int>(nonce.size())) != 1)
     throw Error("tcp transport: OpenSSL has no random numbers");
-  }
   return nonce;
 }
 
 Digest digest_of(const std::string& text) {
   Digest digest;
-  if (EVP_Digest(text.data(), text.size(), raw(digest.data()), nullptr, EVP_sha256(), nullptr) != 1) {
+  if (EVP_Digest(text.data(), text.size(), raw(digest.data()), nullptr, EVP_sha256(), nullptr) != 1)
     throw Error("tcp transport: OpenSSL has no SHA-256");
-  }
   return digest;
 }
 
@@ -101,19 +99,15 @@ Caller examine(const Hello::Message& message, const Identity& self) {
                             version, kVersion)};
   }
   const Digest channel = digest_of(self.channel);
-  if (!std::equal(channel.begin(), channel.end(), message.begin() + kChannelAt)) {
+  if (!std::equal(channel.begin(), channel.end(), message.begin() + kChannelAt))
     return {.refusal = fmt::format("it wants another channel than '{}'", self.channel)};
-  }
-  if (size != static_cast<std::uint32_t>(self.size)) {
+  if (size != static_cast<std::uint32_t>(self.size))
     return {.refusal = fmt::format("its world has {} workers, this one {}", size, self.size)};
-  }
-  if (to != static_cast<std::uint32_t>(self.rank)) {
+  if (to != static_cast<std::uint32_t>(self.rank))
     return {.refusal = fmt::format("it wants worker {}, this is worker {}", to, self.rank)};
-  }
-  if (from <= to || from >= size) {
+  if (from <= to || from >= size)
     return {.refusal = fmt::format("it calls itself worker {}, only workers {} to {} dial this one", from,
                                    to + 1, self.size - 1)};
-  }
   return {.rank = static_cast<int>(from), .refusal = {}};
 }
 

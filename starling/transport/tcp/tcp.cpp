@@ -1,6 +1,5 @@
 #include "starling/transport/tcp/tcp.h"
 
-#include <future>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -53,9 +52,8 @@ class TcpTransport final : public Transport {
             prepared(options, world, channel), world.address,
             [this](int peer, std::shared_ptr<Acceptance> caller) { link(peer).accepted(std::move(caller)); }),
         farewell_(local_.io) {
-    for (int peer = 0; peer < world.size; ++peer) {
+    for (int peer = 0; peer < world.size; ++peer)
       links_.push_back(peer == world.rank ? nullptr : std::make_unique<Link>(local_, book_, peer));
-    }
     book_.publish(listener_.address());
   }
   ~TcpTransport() override { stop(); }

@@ -1,6 +1,5 @@
 #include "starling/transport/tcp/tls.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string_view>
@@ -264,10 +263,9 @@ void TlsSession::flush(asio::error_code& error) {
 
 std::string TlsSession::explain() const {
   const long verified = SSL_get_verify_result(ssl_.get());
-  if (key_of(ssl_.get()).empty() && verified != X509_V_OK) {
+  if (key_of(ssl_.get()).empty() && verified != X509_V_OK)
     return fmt::format("its certificate is refused: {}: see STARLING_TLS_CA and its STARLING_TLS_CERT",
                        X509_verify_cert_error_string(verified));
-  }
   const char* const reason = ERR_peek_error() == 0 ? "it closed the connection" : first_reason();
   return fmt::format("TLS with it fails: {}: is STARLING_TLS the same on all workers?", reason);
 }
