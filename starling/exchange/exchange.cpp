@@ -166,6 +166,7 @@ void Exchange::restart(std::uint64_t position) {
   // All have finished what was in flight once this returns, and agree on the farthest.
   std::int64_t farthest[] = {static_cast<std::int64_t>(round()), static_cast<std::int64_t>(position)};
   maximum(farthest);
+  transport_->post([this] { guard_.forget_told(); });
   if (!rounds_.possible(static_cast<std::uint64_t>(farthest[0])))
     throw Error(fmt::format("a worker claims round {}, which no worker can have reached", farthest[0]));
   const std::lock_guard lock(monitor_.mutex);
