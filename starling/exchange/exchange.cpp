@@ -206,7 +206,7 @@ bool Exchange::sees_majority() const {
 bool Exchange::wait_for_majority(const std::function<bool()>& gives_up) {
   constexpr std::chrono::milliseconds kLook{100};
   const auto sees = [this] { return links_.sees_majority(); };
-  transport_->post([this] { averages_.i_was_away(); });
+  transport_->post([this] { averages_.i_have_paused(); });
   const Time begin = transport_->now();
   std::unique_lock lock(monitor_.mutex);
   bool is_late = false;
