@@ -1,7 +1,9 @@
 #include "starling/core/failpoint.h"
 
 #include <chrono>
+#include <cmath>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,7 +32,7 @@ namespace {
 constexpr int kExitCode = 3;
 constexpr double kLongestSleep = 86'400;
 const std::set<std::string_view> kOnTransport{"send", "vote", "average"};
-const std::vector<std::string> kActions{"kill", "stop", "exit", "throw", "sleep", "nan"};
+const std::vector<std::string> kActions{"kill", "stop", "exit", "throw", "sleep", "nan", "jump"};
 
 struct Failpoint {
   std::string text;  // as it was given
@@ -38,7 +40,7 @@ struct Failpoint {
   std::int64_t step = 0;  // kEach: each
   double probability = 1;
   std::string action;
-  double sleep = 0;             // seconds
+  double value = 0;             // of sleep, in seconds, or of jump
   std::int64_t fired = kNever;  // in this step
   static constexpr std::int64_t kEach = -1, kNever = -1;
 };
@@ -117,16 +119,20 @@ void read_action(Failpoint& point, const std::string& action) {
   const std::string_view phase = FailPhase::kNames[point.phase];
   const std::size_t equals = action.find('=');
   point.action = kActions[choose(point.text, "action", action.substr(0, equals), kActions)];
-  if ((point.action == "sleep") != (equals != std::string::npos))
-    refuse(point.text,
-           point.action == "sleep" ? "sleep needs its time: sleep=SECONDS" : "only sleep has a value");
-  if (point.action == "sleep") {
-    const auto sleep = parse_number<double>(std::string_view(action).substr(equals + 1));
-    if (!sleep || !(*sleep >= 0 && *sleep <= kLongestSleep))
+  const bool sleeps = point.action == "sleep", jumps = point.action == "jump";
+  if ((sleeps || jumps) != (equals != std::string::npos))
+    refuse(point.text, sleeps  ? "sleep needs its time: sleep=SECONDS"
+                       : jumps ? "jump needs its value: jump=VALUE"
+                               : "only sleep and jump have a value");
+  if (sleeps || jumps) {
+    const auto value = parse_number<double>(std::string_view(action).substr(equals + 1));
+    if (sleeps && !(value && *value >= 0 && *value <= kLongestSleep))
       refuse(point.text, fmt::format("the time is not a number of seconds from 0 to {:g}", kLongestSleep));
-    point.sleep = *sleep;
+    if (jumps && !(value && std::isfinite(*value))) refuse(point.text, "the value is not a finite number");
+    point.value = *value;
   }
   if (point.action == "nan" && phase != "backward") refuse(point.text, "nan is for the phase backward only");
+  if (jumps && phase != "optimizer") refuse(point.text, "jump is for the phase optimizer only");
   if (point.action == "throw" && kOnTransport.contains(phase))
     refuse(point.text, fmt::format("throw is not for the phases {}", fmt::join(kOnTransport, ", ")));
 }
@@ -147,7 +153,7 @@ void act(const Failpoint& point, std::int64_t step) {
   if (point.action == "stop") kill(getpid(), SIGSTOP);
   if (point.action == "exit") _exit(kExitCode);
   if (point.action == "throw") throw Error(fmt::format("failpoint {} at step {}", point.text, step));
-  if (point.action == "sleep") std::this_thread::sleep_for(of_seconds(point.sleep));
+  if (point.action == "sleep") std::this_thread::sleep_for(of_seconds(point.value));
 }
 
 // Marks it as fired if it is due.
@@ -167,16 +173,17 @@ bool due(Failpoint& point, std::size_t phase, std::int64_t step) {
 FailpointStep::FailpointStep(std::int64_t step) { later_step = step; }
 FailpointStep::~FailpointStep() { later_step.reset(); }
 
-bool reach_failpoint(std::size_t phase) {
-  bool poisons = false;
+std::optional<double> reach_failpoint(std::size_t phase) {
+  std::optional<double> wrong;
   const std::int64_t step = later_step.value_or(armed().step);
   if (armed().board) armed().board->mark(thread_of(phase), phase, step);
   for (Failpoint& point : armed().all) {
     if (!due(point, phase, step)) continue;
     act(point, step);
-    poisons |= point.action == "nan";
+    if (point.action == "nan") wrong = std::numeric_limits<double>::quiet_NaN();
+    if (point.action == "jump") wrong = point.value;
   }
-  return poisons;
+  return wrong;
 }
 
 void arm_failpoints(const std::string& value, int rank, int restarts) {

@@ -22,6 +22,7 @@
 //            throw             throws Error; not on the transport's thread: send, vote, average
 //            sleep=SECONDS     at that place, once
 //            nan               gradients become NaN; only for backward
+//            jump=VALUE        one value of the parameters becomes this one; only for optimizer
 //
 // seed=N chooses the steps of ~P. A worker that was started again (STARLING_RESTARTS) has no
 // failpoints, unless restart=any is named too. Each one fires once a step, and says so on stderr.
@@ -31,6 +32,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -65,12 +67,14 @@ class FailPhase {
 
 // For failpoint() alone.
 extern constinit std::atomic<bool> failpoints_armed;
-bool reach_failpoint(std::size_t phase);
+std::optional<double> reach_failpoint(std::size_t phase);
 
-// Any thread. Fires what was armed for this phase. Returns whether gradients must become NaN. One
-// load if nothing is armed and no phases are shown.
-inline bool failpoint(FailPhase phase) {
-  return failpoints_armed.load(std::memory_order_relaxed) && reach_failpoint(phase.index);
+// Any thread. Fires what was armed for this phase. Returns the number that takes the place of right
+// ones: NaN in all gradients, or the value to which one parameter jumps. One load if nothing is
+// armed and no phases are shown.
+inline std::optional<double> failpoint(FailPhase phase) {
+  if (!failpoints_armed.load(std::memory_order_relaxed)) return std::nullopt;
+  return reach_failpoint(phase.index);
 }
 
 // Arms this process, which is the worker `rank`. `value`: of STARLING_FAIL; empty: it is disarmed.

@@ -64,7 +64,11 @@ bool Average::everyone_joined() const {
 
 // The others may go on without me, and without those that I see. Alone I never am the run.
 bool Average::is_outside() const {
-  return struck_out_ && 2 * join_.participants.size() <= std::max<std::size_t>(company_, 2);
+  if (!struck_out_) return false;
+  const std::size_t here = 2 * join_.participants.size();
+  if (alone_) return here <= 2;
+  const bool is_first_half = all_pause_ && join_.participants.contains(*company_.begin());
+  return here < company_.size() || (here == company_.size() && !is_first_half);
 }
 
 void Average::proceed() {
@@ -133,7 +137,8 @@ void Average::finish(Bytes values, const std::set<int>& participants) {
   last_ = participants;
   if (!participants.empty()) {
     struck_out_ = false;
-    company_ = participants.size();
+    company_ = participants;
+    alone_ = participants.size() < 2;
   }
   shares_.clear();
   original_.reset();

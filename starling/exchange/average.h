@@ -21,7 +21,8 @@
 // disturbs nobody.
 //
 // Workers that were away may find only each other again, and are then no survivors of the run. So a
-// worker that was away takes part only with more than half of those of its last average.
+// worker that was away takes part only with more than half of those of its last average that may
+// still be there. If all pause that see too few, half of them are enough with the lowest rank.
 //
 // A state machine without threads, I/O or clock: events in, actions out.
 #pragma once
@@ -34,6 +35,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "starling/topology/graph.h"
@@ -80,8 +82,8 @@ class Average {
       std::function<std::vector<std::byte>(const std::vector<std::byte>& mine, std::span<const Share>)>;
 
   // workers: that could take part so far.
-  Average(int rank, AverageActions& actions, std::size_t workers = 1)
-      : rank_(rank), actions_(actions), company_(workers) {}
+  Average(int rank, AverageActions& actions, std::set<int> workers = {})
+      : rank_(rank), actions_(actions), company_(std::move(workers)), alone_(company_.size() < 2) {}
 
   // Begins an average, later than all before. there: the present workers as far as I know, with me.
   void begin(AverageId id, Bytes mine, std::set<int> there, Combine combine);
@@ -90,6 +92,10 @@ class Average {
   AverageId id() const { return id_; }
   // I was silent for so long that the others may have gone on without me.
   void was_away() { struck_out_ = true; }
+  // The same, and I have paused meanwhile, as all do that see too few of the others.
+  void has_paused() { struck_out_ = all_pause_ = true; }
+  // The peer's process has certainly ended.
+  void has_ended(int peer) { company_.erase(peer); }
   // Ends the running average with my own values; the others do without me.
   void quit();
   // The workers that this average still waits for; empty when not running.
@@ -136,8 +142,12 @@ class Average {
 
   bool running_ = false;
   AverageId id_{};
-  std::set<int> last_;       // the participants of the last average: none if I did not take part
-  std::size_t company_;      // workers in the last average that I took part in
+  std::set<int> last_;  // the participants of the last average: none if I did not take part
+  // Workers in the last average that I took part in, less those that have ended since; whether that
+  // was this worker alone.
+  std::set<int> company_;
+  bool alone_;
+  bool all_pause_ = false;
   bool struck_out_ = false;  // perhaps, since then; see is_outside()
   Join join_;                // my last statement
   Bytes original_, now_;     // my values at the start; my partial average

@@ -73,7 +73,9 @@ class Averages final : private AverageActions {
   void left(int rank);                             // gone, on its own account
   void was_away(int rank) { away_.insert(rank); }  // silent or lost: it may be far behind
   void i_was_away() { protocol_.was_away(); }
-  void tick();  // often within `silent`
+  void i_have_paused() { protocol_.has_paused(); }
+  void ended(int rank) { protocol_.has_ended(rank); }  // its process, certainly
+  void tick();                                         // often within `silent`
   std::set<int> awaited() const { return protocol_.awaited(); }
 
  private:

@@ -151,6 +151,7 @@ void Exchange::restart(std::uint64_t position) {
   // All have finished what was in flight once this returns, and agree on the farthest.
   std::int64_t farthest[] = {static_cast<std::int64_t>(round()), static_cast<std::int64_t>(position)};
   maximum(farthest);
+  transport_->post([this] { guard_.forget_told(); });
   if (!rounds_.possible(static_cast<std::uint64_t>(farthest[0])))
     throw Error(fmt::format("a worker claims round {}, which no worker can have reached", farthest[0]));
   const std::lock_guard lock(monitor_.mutex);
@@ -161,7 +162,7 @@ void Exchange::restart(std::uint64_t position) {
 bool Exchange::wait_for_majority(const std::function<bool()>& gives_up) {
   constexpr std::chrono::milliseconds kLook{100};
   const auto sees = [this] { return links_.sees_majority(); };
-  transport_->post([this] { averages_.i_was_away(); });
+  transport_->post([this] { averages_.i_have_paused(); });
   const Time begin = transport_->now();
   std::unique_lock lock(monitor_.mutex);
   bool is_late = false;

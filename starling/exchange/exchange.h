@@ -168,9 +168,13 @@ class Exchange final : private TransportHandler {
   bool sees_majority() const {
     return monitor_.locked([this] { return links_.sees_majority(); });
   }
+  // It was started again, so the process that took part has ended. On any thread.
+  void has_ended(int rank) {
+    transport_->post([this, rank] { ended(rank); });
+  }
   // Waits on the training thread until it does, for at most Patience::stalled, or until gives_up()
-  // or interrupted. False: the time is over. The next average then wants more than half of those of
-  // the last one.
+  // or interrupted. False: the time is over. The next average then wants a majority of those of the
+  // last one.
   bool wait_for_majority(const std::function<bool()>& gives_up);
   ExchangeStatistics statistics() const;
 
@@ -179,7 +183,7 @@ class Exchange final : private TransportHandler {
   void connected(int peer) override;
   void disconnected(int peer, const std::string& reason) override;
   void lost(int peer, const std::string& reason) override;
-  void ended(int peer) override { links_.ended(peer); }
+  void ended(int peer) override;
   std::span<std::byte> place(int peer, const Frame& frame) override;
   void received(int peer, const Frame& frame, std::span<const std::byte> payload, bool intact) override;
   bool received_in_place(int peer, const Frame& frame, const Payload& payload) override;

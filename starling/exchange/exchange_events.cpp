@@ -77,6 +77,11 @@ void Exchange::lost(int rank, const std::string& reason) {
   if (!links_.left(rank)) links_.lost(rank, reason);
 }
 
+void Exchange::ended(int rank) {
+  links_.ended(rank);
+  averages_.ended(rank);
+}
+
 std::span<std::byte> Exchange::place(int from, const Frame& frame) {
   switch (frame.type) {
     case FrameType::data:

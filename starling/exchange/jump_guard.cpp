@@ -93,6 +93,11 @@ void JumpGuard::was_refused(int rank, SwapId id, double distance, bool others) {
   if (is_jump(block, distance)) options_.tell(rank, id, distance, count_refusal(rank, id, distance));
 }
 
+void JumpGuard::forget_told() {
+  for (Block& block : blocks_) block.told.clear();
+  apart_ = false;
+}
+
 void JumpGuard::committed(int rank, std::uint32_t index) {
   if (!is_on() || blocks_[index].told.erase(rank) == 0) return;
   apart_ = std::ranges::any_of(blocks_, [this](const Block& block) { return is_apart(block); });

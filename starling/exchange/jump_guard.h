@@ -67,6 +67,8 @@ class JumpGuard {
   std::uint64_t refused() const { return refused_; }
   // This worker's process is gone, or its connection.
   void lost(int rank) { heard_.erase(rank); }
+  // All begin again: a worker that is still apart is told again.
+  void forget_told();
   // A swap with this worker has committed.
   void committed(int rank, std::uint32_t block);
   // At least half of the neighbours say that this worker's block jumps, and those of others do not.

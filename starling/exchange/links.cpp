@@ -129,6 +129,14 @@ bool WorkerLinks::present(int rank, std::uint64_t round) const {
   return !silent(rank) && !left(rank) && (!averaging || round <= averaging->second);
 }
 
+std::set<int> WorkerLinks::members() const {
+  std::set<int> ranks;
+  for (int rank = 0; rank < transport_.size(); ++rank) {
+    if (!is_away(rank)) ranks.insert(rank);
+  }
+  return ranks;
+}
+
 std::set<int> WorkerLinks::there() const {
   std::set<int> ranks{transport_.rank()};
   const std::lock_guard lock(monitor_.mutex);

@@ -80,7 +80,7 @@ class WorkerLinks {
   bool absent(int rank) const { return at(rank).absent; }
   bool left(int rank) const { return at(rank).left; }
   bool is_away(int rank) const { return options_.away.contains(rank); }
-  std::size_t members() const { return static_cast<std::size_t>(transport_.size()) - options_.away.size(); }
+  std::set<int> members() const;
   // True if it can take part in a swap of this round.
   bool present(int rank, std::uint64_t round) const;
   std::set<int> there() const;  // may come to an average, with me. Takes the lock

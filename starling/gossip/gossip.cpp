@@ -195,6 +195,7 @@ void Gossip::hand_over() {
 void Gossip::forget() {
   const auto done = std::make_shared<bool>(false);
   transport_->post([this, done] {
+    guard_.forget_told();
     for (const auto& peer : peers_) {
       for (auto* const swaps : {&peer->open, &peer->doubts}) {
         for (auto& [id, swap] : *swaps) swap.counts = false;

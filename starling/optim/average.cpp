@@ -152,17 +152,26 @@ std::set<int> average(Exchange& exchange, const std::vector<at::Tensor>& tensors
   return workers;
 }
 
-FiniteAverage average_finite(std::vector<float>& values,
-                             const std::function<bool(std::span<float>)>& average) {
-  FiniteAverage result{.counts = std::ranges::all_of(values, [](float x) { return std::isfinite(x); })};
-  if (!result.counts) std::ranges::fill(values, 0.0F);
-  values.push_back(result.counts ? 1 : 0);
-  result.alone = !average(values);
-  if (!result.alone) result.share = values.back();
-  values.pop_back();
-  if (result.share != 0 && result.share != 1)
-    std::ranges::for_each(values, [&](float& x) { x /= result.share; });
-  return result;
+FiniteAverage average_finite(std::vector<float>& values, const std::function<bool(std::span<float>)>& average,
+                             std::optional<bool> is_apart) {
+  const bool finite = std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
+  const auto mean = [&](bool counts) {
+    FiniteAverage result{.finite = finite, .counts = counts};
+    if (!counts) std::ranges::fill(values, 0.0F);
+    values.push_back(counts ? 1 : 0);
+    result.alone = !average(values);
+    if (!result.alone) result.share = values.back();
+    values.pop_back();
+    if (result.share != 0 && result.share != 1)
+      std::ranges::for_each(values, [&](float& x) { x /= result.share; });
+    return result;
+  };
+  const bool sound = finite && !is_apart.value_or(false);
+  const std::vector<float> own = finite && !sound ? values : std::vector<float>();
+  const FiniteAverage result = mean(sound);
+  if (!is_apart || result.alone || result.share != 0) return result;
+  if (finite) values = own;  // nobody counts, and all workers see that
+  return mean(finite);
 }
 
 int average(const std::vector<at::Tensor>& tensors, const World& world) {

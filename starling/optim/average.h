@@ -9,6 +9,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -36,14 +37,17 @@ struct AverageOptions {
 std::set<int> average(Exchange& exchange, const std::vector<at::Tensor>& tensors,
                       const AverageOptions& options);
 
-// The average over the workers whose values are finite.
+// The average over the workers whose values are finite, and have not jumped as far as they know.
 struct FiniteAverage {
   bool alone = false;  // the others have ended it without this worker: there is no average
-  bool counts = true;  // this worker's values are finite
-  float share = 1;     // of the workers: those whose values are finite. 0: there is no average
+  bool finite = true;  // this worker's values are
+  bool counts = true;  // this worker's values are part of it
+  float share = 1;     // of the workers: those whose values are. 0: there is no average
 };
 // average: replaces the values by their mean over all workers, and returns whether there is one.
-FiniteAverage average_finite(std::vector<float>& values,
-                             const std::function<bool(std::span<float>)>& average);
+// is_apart: this worker's values have jumped (exchange/jump_guard.h); nothing: no worker can know
+// that. If no worker is left without those that have jumped, these count.
+FiniteAverage average_finite(std::vector<float>& values, const std::function<bool(std::span<float>)>& average,
+                             std::optional<bool> is_apart = {});
 
 }  // namespace starling

@@ -144,15 +144,18 @@ Consensus::Consensus(Optimizer& optimizer)
   const Weighing weighing(engine.blocks, weights, begins);
   if (weighted) weighing.before(flat);
   std::set<int> who;
-  const auto [alone, finite, share] = average_finite(flat, [&](std::span<float> all) {
+  const auto mean_of_all = [&](std::span<float> all) {
     who = engine.on_edges([&](Exchange& edges) { return edges.average(all); });
     return !who.empty();
-  });
-  if (!finite)
-    state_->log(Level::warning, fmt::format("consensus: this worker's parameters are not finite{}",
-                                            alone ? ""
-                                                  : ": it gets the average of the others, who go on "
-                                                    "without it"));
+  };
+  std::optional<bool> is_apart;
+  if (engine.options.jump_guard > 0) is_apart = engine.scheme->is_apart();
+  const auto [alone, finite, counts, share] = average_finite(flat, mean_of_all, is_apart);
+  if (!counts)
+    state_->log(Level::warning,
+                fmt::format("consensus: this worker's parameters {}{}",
+                            finite ? "have jumped away from the others'" : "are not finite",
+                            alone ? "" : ": it gets the average of the others, who go on without it"));
   if (share == 0) throw Error("consensus: no worker's parameters are finite");
   const std::size_t took_part = std::max(who.size(), std::size_t{1});  // without the others: this one
   state_->workers = static_cast<int>(std::lround(share * static_cast<float>(took_part)));
@@ -160,7 +163,7 @@ Consensus::Consensus(Optimizer& optimizer)
   if (weighted && !alone) weighing.after(flat);
   if (alone) flat = mine;
   double square = 0;
-  for (std::size_t k = 0; k < d && finite; ++k)
+  for (std::size_t k = 0; k < d && counts; ++k)
     square += (double{mine[k]} - flat[k]) * (double{mine[k]} - flat[k]);
   float mean_square = static_cast<float>(square / static_cast<double>(d));
   optimizer.average({&mean_square, 1});
@@ -186,7 +189,7 @@ Consensus::Consensus(Optimizer& optimizer)
 
   // A worker whose parameters do not count gives no buffers either.
   if (!engine.buffers.empty())
-    average(*engine.exchange, engine.buffers, {.what = "buffer", .log = state_->log, .counts = finite});
+    average(*engine.exchange, engine.buffers, {.what = "buffer", .log = state_->log, .counts = counts});
   state_->operation.reset();
 }
 

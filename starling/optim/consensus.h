@@ -17,9 +17,10 @@ struct World;
 // values. Parameters (of bfloat16 and float16 the masters, then rounded) and floating-point and
 // complex buffers are exact means, with push-sum's weights for parameters. Integer buffers
 // (counters) take the maximum. A worker whose parameters are not finite is left out, its buffers
-// too: it logs a warning, and gets the average of the others. So is a worker of a buffer in which
-// it has a NaN. Collective: every worker must make one at the same step. Throws UsageError on all
-// if set_buffers() was given buffers that differ between workers, Error on all if no worker's
+// too: it logs a warning, and gets the average of the others. So is one that knows, by the
+// jump_guard, that its parameters have jumped. So is a worker of a buffer in which it has a NaN.
+// Collective: every worker must make one at the same step. Throws UsageError on all if
+// set_buffers() was given buffers that differ between workers, Error on all if no worker's
 // parameters are finite.
 class Consensus {
  public:
@@ -28,7 +29,7 @@ class Consensus {
   Consensus(const Consensus&) = delete;
   Consensus& operator=(const Consensus&) = delete;
 
-  int workers() const;  // that took part in the average, with finite parameters
+  int workers() const;  // whose parameters are in the average
   // The lowest rank of these; -1 if the others have ended the average without this worker.
   int first() const;
   double distance() const;  // as Optimizer::consensus_distance()

@@ -168,6 +168,7 @@ void Membership::set_epoch(const Epoch& epoch) {
     out_ = false;
     departed_.clear();
     leave_out_.clear();
+    started_again_.clear();
   }
   try {
     door_.publish(epoch);
@@ -191,6 +192,7 @@ void Membership::look() {
   if (!latest || latest->number < mine.number) door_.publish(mine);  // the store was lost meanwhile
   for (int seat = 0; seat < world_.size; ++seat) {
     const auto knock = seat == world_.rank ? std::nullopt : door_.knock_of(seat);
+    if (knock) knocks_[seat] = knock->life;
     if (!knock || knock->donor != world_.rank) continue;
     if (seen_.contains(knock->life)) continue;
     const bool fits = knock->terms == terms_;
@@ -201,6 +203,7 @@ void Membership::look() {
     const std::lock_guard lock(mutex_);
     wanted_[seat] = coming_[seat];
   }
+  note_started_again(mine);
   const std::lock_guard lock(mutex_);
   // Two parts of a run that did not see each other may have made two epochs of one number.
   if (latest && latest->number >= epoch_.number && !latest->has(world_.rank, life_)) out_ = true;
@@ -220,6 +223,19 @@ void Membership::beat() {
     return !knock || knock->life != newcomer.life;
   });
   for (const auto& [seat, newcomer] : coming_) door_.beat(newcomer.life);
+  note_started_again(present);
+}
+
+// A second process of a worker that takes part is refused.
+void Membership::note_started_again(const Epoch& present) {
+  std::set<int> again;
+  for (const auto& [seat, life] : knocks_) {
+    const auto member = present.lives.find(seat);
+    if (member == present.lives.end() || member->second == life) continue;
+    if (door_.answer_to(life).value_or("").empty()) again.insert(seat);
+  }
+  const std::lock_guard lock(mutex_);
+  if (epoch_ == present) started_again_ = std::move(again);
 }
 
 std::map<int, std::int64_t> Membership::wanted(const std::function<bool(int seat)>& takes_part) {

@@ -85,6 +85,10 @@ class Membership {
   bool is_out() const {
     return with_lock(mutex_, [this] { return out_; });
   }
+  // Members in whose seats newcomers knock that nobody has refused: their processes have ended.
+  std::set<int> started_again() const {
+    return with_lock(mutex_, [this] { return started_again_; });
+  }
   // The newcomers that want this worker's state, each once: seat -> life. One is refused if another
   // process of its seat takes part for timeouts.silent.
   std::map<int, std::int64_t> wanted(const std::function<bool(int seat)>& takes_part);
@@ -103,9 +107,10 @@ class Membership {
   World hasty_world(const Epoch& epoch) const;
 
  private:
-  void look();  // these three on the watch's thread
+  void look();  // these four on the watch's thread
   void beat();
   void judge_departed();
+  void note_started_again(const Epoch& present);  // throws StoreLost
   void ask_for_state(int turn, Time end);
   std::vector<int> living_members() const;
   bool has_members() const;  // as far as this newcomer knows. Throws StoreLost
@@ -128,14 +133,15 @@ class Membership {
   // Lives of newcomers, on the watch's thread: those that had an answer; those for which it has
   // waited once.
   std::set<std::int64_t> seen_, waited_for_;
-  std::map<int, Newcomer> coming_;  // by seat: those that wait for this worker's state; likewise
-  Time beaten_{};                   // likewise
+  std::map<int, Newcomer> coming_;      // by seat: those that wait for this worker's state; likewise
+  std::map<int, std::int64_t> knocks_;  // by seat: the life of the last newcomer; likewise
+  Time beaten_{};                       // likewise
 
   mutable std::mutex mutex_;  // of the following
   std::atomic<bool> news_ = false;
   bool out_ = false;
   std::map<int, Newcomer> wanted_;  // by seat
-  std::set<int> departed_, leave_out_;
+  std::set<int> departed_, leave_out_, started_again_;
   Time departed_since_{};
 
   std::unique_ptr<DoorWatch> watch_;  // last: its thread ends before anything else goes

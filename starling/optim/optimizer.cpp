@@ -74,6 +74,19 @@ void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::O
   if (given.has_options()) kept.set_options(given.options().clone());
 }
 
+// As memory does that is corrupted: the last value of the last parameter.
+void set_last_value(const Groups& groups, double value) {
+  at::Tensor last;
+  for (const auto& group : groups) {
+    for (const at::Tensor& p : group.params()) {
+      if (p.numel() > 0) last = p;
+    }
+  }
+  if (!last.defined()) return;
+  while (last.dim() > 0) last = last.select(0, -1);
+  last.fill_(value);
+}
+
 }  // namespace
 
 Optimizer::Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world)
@@ -265,13 +278,14 @@ at::Tensor Optimizer::step(LossClosure closure) {
     const c10::AutoGradMode gradient(true);
     loss = closure();
   }
-  failpoint("optimizer");
+  const std::optional<double> wrong = failpoint("optimizer");
   engine_->needs_own_parameters("step()");
   settle(engine_->blocks);
   take_new_groups();
   keep_states();
   engine_->connected();
   const c10::AutoGradMode no_gradient(false);
+  if (wrong) set_last_value(param_groups_, *wrong);
   engine_->wait_for_majority();
   engine_->joined = !keep_membership();
   if (engine_->joined) return loss;

@@ -1,4 +1,5 @@
 // World::partition: a worker that is cut off from too many of the others waits until it sees them.
+// Those that were started again, and come as newcomers, do not count meanwhile.
 #include <set>
 
 #include <fmt/format.h>
@@ -24,7 +25,14 @@ void Optimizer::Engine::wait_for_majority() const {
   if (exchange->sees_majority()) return;
   world.log(Level::warning, fmt::format("this worker sees too few of the others, and pauses: it misses {}",
                                         name_of_workers(missing)));
-  const auto is_out = [this] { return membership != nullptr && membership->is_out(); };
+  const auto is_out = [this] {
+    if (!membership) return false;
+    const std::set<int> unseen = exchange->unseen();
+    for (const int rank : membership->started_again()) {
+      if (unseen.contains(rank)) exchange->has_ended(rank);
+    }
+    return membership->is_out();
+  };
   if (!exchange->wait_for_majority(is_out))
     throw Error(fmt::format("this worker has paused for {:g} s, and sees too few of the others: it misses {}",
                             seconds(world.timeouts.stalled), name_of_workers(exchange->unseen())));

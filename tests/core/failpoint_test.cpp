@@ -1,5 +1,6 @@
 #include "starling/core/failpoint.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,16 @@ TEST_F(Failpoints, DoWhatTheySay) {
   failpoint("optimizer");
 }
 
+TEST_F(Failpoints, AJumpGivesItsValueOnceInTheStep) {
+  arm_failpoints("optimizer:2:0:jump=-1e6", 0, 0);
+  set_failpoint_step(1);
+  EXPECT_EQ(failpoint("optimizer"), std::nullopt);
+  set_failpoint_step(2);
+  EXPECT_EQ(failpoint("backward"), std::nullopt);
+  EXPECT_EQ(failpoint("optimizer"), -1e6);
+  EXPECT_EQ(failpoint("optimizer"), std::nullopt);
+}
+
 TEST_F(Failpoints, StepsAreCountedUntilTheyAreTold) {
   arm_failpoints("backward:2:0:nan", 0, 0);
   count_failpoint_step();
@@ -119,7 +130,7 @@ TEST_F(Failpoints, AWrongOneIsRefusedWithWhatIsAllowed) {
   EXPECT_EQ(refused("data:5:1:kil"),
             "environment: STARLING_FAIL: \"data:5:1:kil\": unknown action \"kil\", did you mean kill?; there "
             "are: kill, "
-            "stop, exit, throw, sleep, nan");
+            "stop, exit, throw, sleep, nan, jump");
   for (const auto& [value, why] : std::vector<std::pair<std::string, std::string>>{
            {"data", "this is not phase:step:rank:action"},
            {"data:1:1:kill,", "\"\": this is not phase:step"},
@@ -132,8 +143,12 @@ TEST_F(Failpoints, AWrongOneIsRefusedWithWhatIsAllowed) {
            {"data:1:1:sleep", "sleep needs its time"},
            {"data:1:1:sleep=x", "is not a number of seconds"},
            {"data:1:1:sleep=inf", "is not a number of seconds"},
-           {"data:1:1:kill=1", "only sleep has a value"},
+           {"data:1:1:kill=1", "only sleep and jump have a value"},
+           {"optimizer:1:1:jump", "jump needs its value: jump=VALUE"},
+           {"optimizer:1:1:jump=x", "the value is not a finite number"},
+           {"optimizer:1:1:jump=inf", "the value is not a finite number"},
            {"data:1:1:nan", "nan is for the phase backward only"},
+           {"backward:1:1:jump=1e6", "jump is for the phase optimizer only"},
            {"vote:1:1:throw", "throw is not for the phases average, send, vote"},
            {"seed=-1", "the seed is not a number"}}) {
     EXPECT_THAT(refused(value), HasSubstr(why)) << value;

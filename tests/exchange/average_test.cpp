@@ -296,6 +296,46 @@ TEST(Average, OneThatIsStruckOutKeepsItsOwnValue) {
   EXPECT_EQ(results(), (std::vector<std::set<int>>{{0, 1, 2}, {0, 1, 2}, {0, 1, 2}}));
 }
 
+// Those that were away go on if they are most of the last average's, less the ones that have ended.
+TEST(Average, TheMostOfThoseThatMayStillBeThereAreSurvivors) {
+  struct Case {
+    std::set<int> here, ended;
+    bool paused, survive;
+  };
+  for (const auto& [here, ended, paused, survive] : std::vector<Case>{{{1, 2, 3}, {}, false, true},
+                                                                      {{2, 3}, {}, false, false},
+                                                                      {{2, 3}, {}, true, false},
+                                                                      {{0, 1}, {}, false, false},
+                                                                      {{0, 1}, {}, true, true},
+                                                                      {{2, 3}, {0}, false, true},
+                                                                      {{2, 3}, {0, 1}, true, true},
+                                                                      {{2}, {0, 1}, false, false},
+                                                                      {{2}, {0, 1}, true, true},
+                                                                      {{3}, {0, 1}, true, false},
+                                                                      {{3}, {0, 1, 2}, false, true}}) {
+    SCOPED_TRACE(testing::PrintToString(here) + " without " + testing::PrintToString(ended) +
+                 (paused ? ", paused" : ""));
+    std::mt19937_64 random(1);
+    World world(4, random, 2);
+    for (const auto& worker : world.workers) world.begin(*worker);
+    world.deliver_all();
+    for (const int rank : here) {
+      auto& worker = world.at(rank);
+      for (const int other : {0, 1, 2, 3}) {
+        if (!here.contains(other)) worker.gone.insert(other);
+      }
+      paused ? worker.average.has_paused() : worker.average.was_away();
+      for (const int one : ended) worker.average.has_ended(one);
+    }
+    for (const int rank : here) world.begin(world.at(rank));
+    world.deliver_all();
+    for (const int rank : here) {
+      ASSERT_EQ(world.at(rank).results.size(), 2U);
+      EXPECT_EQ(world.at(rank).results[1].second, survive ? here : std::set<int>());
+    }
+  }
+}
+
 // After a renewal a worker may count one operation less than the others, and come to it first.
 TEST(Average, OneThatWaitsInAnOperationOfThePastIsTold) {
   std::mt19937_64 random(1);

@@ -191,6 +191,12 @@ TEST(JumpGuard, AWorkerStandsApartIfHalfOfItsNeighboursTellIt) {
   EXPECT_TRUE(one.guard.is_apart());
   one.guard.committed(3, 0);  // it has taken one again
   EXPECT_FALSE(one.guard.is_apart());
+  one.guard.was_refused(3, {7, 0}, 1e6, true);
+  EXPECT_TRUE(one.guard.is_apart());
+  one.guard.forget_told();
+  EXPECT_FALSE(one.guard.is_apart());
+  one.guard.was_refused(3, {8, 0}, 1e6, true);
+  EXPECT_FALSE(one.guard.is_apart());
   EXPECT_THAT(one.told, IsEmpty());
 }
 

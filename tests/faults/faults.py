@@ -188,6 +188,13 @@ FAULTS = [
             f"forward:~0.02:{VICTIM}:kill,restart=any,seed=5", VICTIM, again=True),
     returns("nan-comes-back", "NaN gradients end a worker, which is started again",
             f"backward:{TRAINED}:{VICTIM}:nan", VICTIM),
+    # Of the bias of the last class: a worker that mixes it has a loss of this size.
+    Fault("value-jumps", "one value of a worker becomes 1e6, with jump_guard", Expect(
+        joins=(VICTIM,), says=(rf"starling\[(?!{VICTIM})\d\]: worker {VICTIM}'s block \d+ jumps in ",
+                               rf"starling\[{VICTIM}\]: this worker's parameters have jumped away"),
+        silent=(rf"starling\[(?!{VICTIM})\d\]: this worker's .* jumped away",)),
+        fail=f"optimizer:{TRAINED + 1}:{VICTIM}:jump=1e6",
+        arguments=("--restart", "20", "--mixing.jump_guard", "20"), steps=600),
     Fault("stands-still-1s", "SIGSTOP for 1 s", Expect(silent=("is gone", "without")),
           act=stand_still(1, VICTIM)),
     Fault("stands-still-8s", "SIGSTOP for 8 s: the others go on without it, and it catches up", Expect(

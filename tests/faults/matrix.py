@@ -15,6 +15,7 @@ A cell is red if one of these does not hold:
   joins     the workers that were started again have joined, and no others; a newcomer's first
             loss is nearer to those of the others than to that of a new model
   parts     while the network is parted, workers make steps or pause as the policy says
+  sound     the losses of the workers without a fault stay below ten times a new model's
   learns    score and consensus distance are as without a fault
   whole     every checkpoint that is there verifies
   clean     no process, no shared memory and no half checkpoint is left
@@ -148,7 +149,8 @@ class Cell:
         elif self.fault.launch != "hosts":
             self.require(sorted(joined) == sorted(expect.joins), f"joins: {joined} have joined")
         for victim in expect.dead + expect.joins:
-            saw = run.time_of(re.compile(rf"starling\[(?!{victim})\d\]: .*worker {victim} is gone"), at or 0)
+            saw = run.time_of(re.compile(rf"starling\[(?!{victim})\d\]: .*worker {victim}( is gone|'s block .* jumps)"),
+                              at or 0)
             if saw and at:
                 self.figures["detected_s"] = saw - at
             back = run.time_of(re.compile(rf"starling\[{victim}\]: this worker has joined"), at or 0)
@@ -180,6 +182,7 @@ class Cell:
         records = self.records()
         self.check_apart(records)
         self.check_newcomers(run, records)
+        self.check_sound(records)
         if undisturbed:
             self.require(summary["accuracy"] >= undisturbed["accuracy"] - 0.02,
                          f"learns: accuracy {summary['accuracy']}, without the fault {undisturbed['accuracy']}")
@@ -198,7 +201,7 @@ class Cell:
 
     def check_newcomers(self, run, records):
         """Later steps tell nothing: mixing pulls any newcomer to the others."""
-        new = max(filter(None, (mean_loss(of, 0) for of in records.values())), default=0)
+        new = loss_of_new(records)
         for _, message in run.messages:
             if found := JOINED.search(message):
                 rank, after = map(int, found.groups())
@@ -208,6 +211,14 @@ class Cell:
                 if first is not None and trained < new / 3:  # else nobody has learnt much yet
                     self.require(first - trained < (new - trained) / 2, f"joins: worker {rank} begins with the loss "
                                  f"{first}, others have {trained}, a new model {new}")
+
+    def check_sound(self, records):
+        """What fails at one worker does not spread to the others."""
+        new = loss_of_new(records)
+        for rank in set(records) - set(self.fault.expect.dead + self.fault.expect.joins):
+            worst = max(records[rank], key=lambda record: record["loss"])
+            self.require(worst["loss"] < 10 * new, f"sound: worker {rank} has the loss {worst['loss']} at step "
+                         f"{worst['step']}, a new model {new}")
 
     def check_apart(self, records):
         """The worker across the ring is no neighbour of the one that died alone."""
@@ -238,6 +249,11 @@ def mean_loss(records, after):
     """Over five steps; None without any."""
     losses = [record["loss"] for record in records if after < record["step"] <= after + 5]
     return sum(losses) / len(losses) if losses else None
+
+
+def loss_of_new(records):
+    """The largest mean over the first five steps of a worker; 0 without any."""
+    return max(filter(None, (mean_loss(of, 0) for of in records.values())), default=0)
 
 
 def shared_memory():

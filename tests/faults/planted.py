@@ -41,6 +41,9 @@ BUGS = [
          "!kernels::all_finite(chunk.first(0), *values_)"),
         ("starling/exchange/exchange.cpp", "  if (!finite) {", "  finite = true;\n  if (!finite) {")),
         schemes=("cta",)),
+    Bug("jumps-are-not-refused", "value-jumps", (
+        ("starling/exchange/jump_guard.cpp", "return usual > 0 && !(distance <= options_.factor * usual);",
+         "return usual > 0 && distance < 0;"),)),
     Bug("an-average-waits-for-the-dead", "dies-in-average", (
         ("starling/exchange/averages.cpp", "  was_away(rank);\n  protocol_.gone(rank);", "  was_away(rank);"),),
         schemes=("cta",)),

@@ -1,5 +1,7 @@
 // Exact averages: of tensors of every type, of a model's buffers, and with workers that do not
 // come. Workers are threads.
+#include "starling/optim/average.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -8,7 +10,10 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
@@ -19,6 +24,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/polar.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,6 +42,49 @@ using testing::HasSubstr;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kHuge = 3e38;  // twice as much is no float
+
+// This worker has x, another one 3, which counts or not.
+TEST(Average, LeavesOutWhatIsNotFiniteOrHasJumpedWhileOthersAreLeft) {
+  struct Case {
+    float x;
+    std::optional<bool> is_apart;
+    bool other_counts;  // at first; then always
+    FiniteAverage expected;
+    float mean;
+  };
+  const float nan = std::nanf("");
+  for (const auto& [x, is_apart, other_counts, expected, mean] :
+       std::vector<Case>{{1, {}, true, {.share = 1}, 2},
+                         {1, false, true, {.share = 1}, 2},
+                         {1, false, false, {.share = 0.5}, 1},
+                         {1, true, true, {.counts = false, .share = 0.5}, 3},
+                         {1, true, false, {.share = 1}, 2},
+                         {nan, {}, true, {.finite = false, .counts = false, .share = 0.5}, 3},
+                         {nan, {}, false, {.finite = false, .counts = false, .share = 0}, 0},
+                         {nan, true, true, {.finite = false, .counts = false, .share = 0.5}, 3},
+                         {nan, false, false, {.finite = false, .counts = false, .share = 0.5}, 3}}) {
+    SCOPED_TRACE(fmt::format("{}, apart: {}, the other counts: {}", x,
+                             !is_apart   ? "unknown"
+                             : *is_apart ? "yes"
+                                         : "no",
+                             other_counts));
+    std::vector<float> values{x};
+    bool counts = other_counts;
+    const FiniteAverage average = average_finite(
+        values,
+        [&](std::span<float> all) {
+          if (std::exchange(counts, true)) all[0] += 3, all[1] += 1;
+          for (float& one : all) one /= 2;
+          return true;
+        },
+        is_apart);
+    EXPECT_FALSE(average.alone);
+    EXPECT_EQ(average.finite, expected.finite);
+    EXPECT_EQ(average.counts, expected.counts);
+    EXPECT_EQ(average.share, expected.share);
+    EXPECT_EQ(values, std::vector{mean});
+  }
+}
 
 TEST(Average, NeedsNoOptimizerAndTakesAnyTensor) {
   flock(kWorkers, [&](int i, World& world) {

@@ -233,5 +233,46 @@ TEST_P(ConsensusOf, AWorkerWithNaNsSaysSoAndSpoilsNoOther) {
 
 STARLING_EVERY_SCHEME(ConsensusOf);
 
+// It is in the next average again, once it has kept that of the others.
+TEST(Consensus, AWorkerWhoseValuesHaveJumpedIsLeftOut) {
+  constexpr int kRing = 4;  // workers
+  constexpr double kWell = 1e4;
+  for (const char* scheme : {"cta", "a2cid2"}) {
+    SCOPED_TRACE(scheme);
+    std::atomic<int> ready = 0;  // guards
+    std::atomic<bool> is_apart = false;
+    flock(kRing, [&](int i, World& world) {
+      LogLines said;
+      world.log = [&, log = said.log()](Level level, const std::string& line) {
+        log(level, line);
+        ready += line.starts_with("jump_guard:") ? 1 : 0;
+        if (line.find("has jumped away") != std::string::npos) is_apart = true;
+      };
+      Setting guarded{"", {.topology = "ring", .scheme = scheme}};
+      guarded.options.jump_guard = 1000;
+      Member member(guarded, world);
+      const auto is_well = [&] { return (member.p.abs() < kWell).all().item<bool>(); };
+      int t = 0;
+      while (ready < kRing) member.train(i, t++, 1, 1);
+      if (i == 2) member.set(1e6);
+      while (!is_apart) member.train(i, t++, 1, 1);
+      {
+        const Consensus average(*member.optimizer);
+        EXPECT_EQ(average.workers(), kRing - 1);
+        EXPECT_LT(average.distance(), kWell);
+        EXPECT_TRUE(is_well());
+      }
+      EXPECT_EQ(is_well(), i != 2);
+      EXPECT_EQ(said.text().find("it gets the average of the others") != std::string::npos, i == 2);
+      Consensus(*member.optimizer).keep();
+      EXPECT_TRUE(is_well());
+      for (const int end = t + 3; t < end; ++t) member.train(i, t, 1, 1);
+      EXPECT_EQ(Consensus(*member.optimizer).workers(), kRing);
+      EXPECT_TRUE(is_well());
+      nobody_leaves_yet(*member.optimizer);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace starling

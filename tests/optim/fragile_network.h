@@ -1,4 +1,4 @@
-// Hubs of a virtual network, one for each channel, whose connections break.
+// Hubs of a network, one for each channel, whose connections break.
 #pragma once
 
 #include <map>
@@ -16,6 +16,7 @@ class FragileNetwork {
  public:
   FragileNetwork(int n, const std::shared_ptr<VirtualTime>& time)
       : n_(n), network_(virtual_network(time, 1e6)) {}
+  explicit FragileNetwork(int n) : n_(n) {}  // in real time
   std::unique_ptr<Transport> make(const World& world, const std::string& channel) {
     const std::lock_guard lock(mutex_);
     auto& hub = hubs_[channel];
@@ -33,7 +34,7 @@ class FragileNetwork {
 
  private:
   const int n_;
-  const LocalNetwork network_;
+  const LocalNetwork network_{};
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<LocalHub>> hubs_;
 };

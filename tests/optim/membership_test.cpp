@@ -4,6 +4,7 @@
 #include "starling/core/crc32c.h"
 #include "tests/eventually.h"
 #include "tests/optim/every_scheme.h"
+#include "tests/optim/fragile_network.h"
 
 namespace starling {
 namespace {
@@ -318,6 +319,21 @@ TEST_F(InASeat, AWorkerWhoseRankWasTakenEnds) {
             "this worker cannot join the run: another process has taken its rank meanwhile");
 }
 
+TEST_F(InASeat, ANewcomerThatNobodyRefusesShowsThatTheProcessBeforeItHasEnded) {
+  member.set_epoch(epoch(3, member.life()));
+  const auto shows = [&](const std::set<int>& seats) {
+    return eventually([&] { return member.started_again() == seats; });
+  };
+  door.knock({.life = 8, .donor = 0, .terms = 1});
+  EXPECT_TRUE(shows({1}));
+  door.answer(8, "another process has this rank, and takes part");
+  EXPECT_TRUE(shows({}));
+  door.knock({.life = 9, .donor = 0, .terms = 1});
+  EXPECT_TRUE(shows({1}));
+  member.set_epoch(epoch(4, member.life(), 9));
+  EXPECT_TRUE(shows({}));
+}
+
 TEST_F(InASeat, ANewcomerWaitsForTheStore) {
   member.set_epoch(epoch(3, member.life()));
   Membership newcomer(world(1), "a", 1);
@@ -384,6 +400,61 @@ TEST(Membership, ADonorWithALongStepIsWaitedFor) {
   EXPECT_EQ(newcomer.take_state().bytes().size(), 3U);
   donor.join();
   EXPECT_THAT(lines.text(), testing::Not(HasSubstr("does not answer")));
+}
+
+// Workers 0 and 1 are gone with their machine: they do not answer, and nobody sees that they have
+// ended. The others are two of four without the lowest rank, and pause.
+TEST(Membership, SurvivorsThatPauseTakeInThoseThatAreStartedAgain) {
+  for (const char* scheme : {"cta", "a2cid2"}) {
+    SCOPED_TRACE(scheme);
+    FragileNetwork network(4);
+    LogLines lines;
+    const auto pausing = [&] {
+      const std::vector<std::string> all = lines.all();
+      return std::ranges::count_if(
+          all, [](const std::string& line) { return line.find("pauses: it misses") != std::string::npos; });
+    };
+    std::atomic<int> gone = 0, back = 0;
+    std::atomic<std::uint64_t> last = ~std::uint64_t{0};
+    flock(4, [&](int i, World& world) {
+      world.make_transport = [&](const World& of, const std::string& channel) {
+        return network.make(of, channel);
+      };
+      world.partition = Partition::pause;
+      world.timeouts.silent = 2s;
+      world.log = lines.log(Level::info);
+      const auto store = std::make_shared<LosableStore>(world.store);
+      World before = seat_of(world);
+      before.store = store;
+      const Options options{.topology = "ring", .scheme = {scheme}};
+      const auto train = [&](Optimizer& optimizer, const std::atomic<std::uint64_t>& steps) {
+        while (optimizer.steps() < steps) {
+          optimizer.step();
+          std::this_thread::sleep_for(1ms);
+        }
+      };
+      const Tensor x = parameter({4}), y = parameter({4});
+      Optimizer first({x}, SGD{}, options, before);
+      train(first, 3);
+      if (i >= 2) {
+        train(first, last);
+        return nobody_leaves_yet(first);
+      }
+      store->is_lost = true;  // so it answers no newcomer
+      if (++gone == 2) {
+        for (const int survivor : {2, 3}) network.sever(0, survivor), network.sever(1, survivor);
+      }
+      ASSERT_TRUE(eventually([&] { return pausing() >= 2; }));
+      Optimizer again({y}, SGD{}, options, seat_of(world));
+      EXPECT_GE(again.steps(), 1U);
+      if (++back == 2) last = again.steps() + 5;
+      train(again, last);
+      nobody_leaves_yet(again);
+      EXPECT_THAT(again.statistics().lost, IsEmpty());
+    });
+    EXPECT_THAT(lines.text(), AllOf(HasSubstr("this worker sees enough of the others again, and goes on"),
+                                    HasSubstr("has workers 0, 1, 2, 3")));
+  }
 }
 
 // A member cannot meet the others in the new epoch: it waits for the store, and is in it.

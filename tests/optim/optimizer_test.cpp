@@ -3,6 +3,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "starling/core/failpoint.h"
 #include "starling/topology/schedules.h"
 #include "tests/mixed.h"
 #include "tests/optim/flock.h"
@@ -338,6 +339,24 @@ TEST(Optimizer, NamesOptionsThatDifferWithBothValues) {
       }),
       HasSubstr("parameter 0 of group 0: Float 10 with strides 1 at worker 0, Float 11 with strides "
                 "1 at worker 1"));
+}
+
+TEST(Optimizer, AFailpointMakesOneValueJump) {
+  const std::shared_ptr<void> disarmed(nullptr, [](void*) { arm_failpoints("", 0, 0); });
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    SCOPED_TRACE(c10::toString(type));
+    arm_failpoints("optimizer:2:0:jump=1024", 0, 0);
+    const Tensor x = parameter({4}, 1, type), y = parameter({3, 2}, 1, type);
+    Optimizer optimizer({x, y}, SGD{.lr = 0.1}, {}, World::alone());
+    const Tensor expected = at::ones({3, 2}, type);
+    for (int step = 1; step <= 3; ++step) {
+      for (const Tensor& p : {x, y}) p.mutable_grad() = at::zeros_like(p);
+      optimizer.step();
+      if (step == 2) expected[2][1].fill_(1024);
+      EXPECT_TRUE(at::equal(x.detach(), at::ones({4}, type))) << step << ": " << x;
+      EXPECT_TRUE(at::equal(y.detach(), expected)) << step << ": " << y;
+    }
+  }
 }
 
 TEST(Optimizer, RefusesInOneLine) {
