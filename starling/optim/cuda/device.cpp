@@ -111,6 +111,7 @@ CudaPasses::CudaPasses(std::shared_ptr<CudaDevice> device, std::shared_ptr<SentB
       sends_(device_->gpu()),
       keeps_(device_->gpu()),
       shared_(device_->gpu()),
+      copied_(device_->gpu()),
       sent_by_(sent_by ? std::move(sent_by) : std::make_shared<SentBy>()) {}
 
 CudaPasses::~CudaPasses() {
@@ -186,6 +187,23 @@ std::vector<Arrival> CudaPasses::upload(std::span<const Arrival> arrived, std::s
   shared_.done.record(device_->gpu().uploads());
   shared_.done.make_wait(device_->current());
   return there;
+}
+
+void CudaPasses::to_host(std::span<const Copy> copies) {
+  const Stream stream = device_->current();
+  for (const Copy& copy : copies) device_->gpu().download(copy.to, copy.from, copy.bytes, stream);
+  wait_for_copies();
+}
+
+void CudaPasses::from_host(std::span<const Copy> copies) {
+  const Stream stream = device_->current();
+  for (const Copy& copy : copies) device_->gpu().upload(copy.to, copy.from, copy.bytes, stream);
+  wait_for_copies();
+}
+
+void CudaPasses::wait_for_copies() {
+  copied_.record(device_->current());
+  copied_.wait();
 }
 
 OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoing& outgoing,

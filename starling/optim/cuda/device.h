@@ -89,6 +89,8 @@ class CudaPasses final : public OnDevice {
   void wait() override { device_->wait(last()); }
   void end() noexcept override;
   std::vector<Arrival> upload(std::span<const Arrival> arrived, std::size_t length) override;
+  void to_host(std::span<const Copy> copies) override;
+  void from_host(std::span<const Copy> copies) override;
   There begin(std::span<const Arrival> arrived, const Outgoing& outgoing, std::size_t length) override;
   void add(const kernels::Step& step, std::span<const kernels::Mix> mixes, const kernels::Parameters& x,
            kernels::Gradient g, kernels::RuleState state, const kernels::WireBlock& outgoing,
@@ -126,12 +128,15 @@ class CudaPasses final : public OnDevice {
   void make_uploads_wait(kernels::cuda::Event& event);
   // The number of the last pass, of this one or of one beside it.
   std::uint64_t last() const;
+  // Waits until torch's current stream has come so far.
+  void wait_for_copies();
 
   const std::shared_ptr<CudaDevice> device_;
   const std::shared_ptr<Device> as_device_ = device_;
   std::vector<std::weak_ptr<CudaPasses>> beside_;
   Slot sends_, keeps_;
-  Uploads shared_;  // of upload()
+  Uploads shared_;               // of upload()
+  kernels::cuda::Event copied_;  // of to_host() and from_host(), in torch's current stream
   // The block that was sent last is still on the device, so it need not be uploaded again as `mine`
   // of its arrivals. With a mask the next block has another layout and needs another room.
   CudaDevice::Room sent_, spare_;
