@@ -45,7 +45,7 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   struct Room {
     at::Tensor host, device;
     // Makes room for so many bytes at least. True: the memory is new, so that work in streams other
-    // than current() must wait before it uses it.
+    // than current() must wait before it uses it. If it throws, nothing has changed.
     bool fit(const CudaDevice& of, std::size_t bytes);
     std::byte* on_host() const { return static_cast<std::byte*>(host.mutable_data_ptr()); }
     std::byte* on_device() const { return static_cast<std::byte*>(device.mutable_data_ptr()); }
@@ -107,6 +107,7 @@ class CudaPasses final : public OnDevice {
   struct Uploads {
     explicit Uploads(const kernels::cuda::Gpu& gpu) : done(gpu) {}
     std::deque<CudaDevice::Room> rooms;
+    std::vector<std::pair<CudaDevice::Room*, std::span<const std::byte>>> waiting{};  // not begun yet
     kernels::cuda::Event done;  // in the stream of uploads
   };
   struct Slot {
@@ -116,14 +117,16 @@ class CudaPasses final : public OnDevice {
     kernels::cuda::Event computed, downloaded;
     std::uint64_t number = 0;  // of the last pass
   };
-  // Uploads those of a block of this length that are not on the device yet. Returns all by their
-  // addresses there.
+  // Makes room for those of a block of this length that are not on the device yet, which wait to be
+  // uploaded. Returns all by their addresses there.
   std::vector<Arrival> place(std::span<const Arrival> arrived, std::size_t length, Uploads& to);
+  void upload_waiting(Uploads& to);
   // The passes of a block's parameters and of the vectors beside them: which of them has written a
   // wire block last, by its place in the host's memory.
   using SentBy = std::vector<std::pair<const void*, CudaPasses*>>;
   CudaPasses(std::shared_ptr<CudaDevice> device, std::shared_ptr<SentBy> sent_by);
   void remember_sent(const void* to);
+  void forget_sent();  // of this one
   // Makes uploads wait for what torch has done so far: new memory may have been another tensor's.
   void make_uploads_wait(kernels::cuda::Event& event);
   // The number of the last pass, of this one or of one beside it.
@@ -145,6 +148,7 @@ class CudaPasses final : public OnDevice {
   Slot* slot_ = nullptr;
   kernels::cuda::Table table_;
   std::size_t arrivals_ = 0, bytes_ = 0;
+  bool masked_ = false;
   void* to_ = nullptr;
 };
 
