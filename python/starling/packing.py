@@ -15,12 +15,16 @@ class MissingPackage(Exception):
     """One line: how to install it."""
 
 
+class Unwritable(Exception):
+    """An output cannot be written: one line says which, and why."""
+
+
 def exit_code_of(command, work):
     """Runs work(), which returns an exit code or None. An error is one line on stderr. The exit
     code is then as the program's: 2 if the command line or an input is wrong, else 1."""
     try:
         return work() or 0
-    except (Refusal, MissingPackage, OSError) as error:
+    except (Refusal, MissingPackage, Unwritable, OSError) as error:
         print(f"starling: {command}: {error}", file=sys.stderr)
         wrong_input = (Refusal, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
         return 2 if isinstance(error, wrong_input) else 1
@@ -37,19 +41,34 @@ def imported(module, package=None):
     return found
 
 
+@contextlib.contextmanager
+def writing(out):
+    """Errors of the system within are those of the output."""
+    try:
+        yield
+    except OSError as error:
+        raise Unwritable(f"{out}: cannot be written: {error.strerror or error}") from error
+
+
 def wants_new(out):
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    with writing(out):
+        used = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    if used:
         raise Refusal(f"{out}: is not empty")
 
 
 @contextlib.contextmanager
 def appearing(out):
     """A folder beside `out` that takes its place at the end: `out` appears whole or not at all."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside = tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent)
+    with beside as name:
         draft = pathlib.Path(name) / "draft"
-        draft.mkdir()
+        with writing(out):
+            draft.mkdir()
         yield draft
-        if out.exists():
-            out.rmdir()
-        shutil.move(draft, out)
+        with writing(out):
+            if out.exists():
+                out.rmdir()
+            shutil.move(draft, out)

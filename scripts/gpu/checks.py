@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 NINE_MINUTES = 540  # seconds: the limits below are for this budget
 MODULE = "the module starling"  # an item of device.py
+DEVICE = ("the device", "torch computes on it")  # items of it, without which nothing else can run
 NO_GPU = 3  # exit status of device.py, as of bench-cuda
 
 
@@ -15,7 +16,7 @@ class Check(NamedTuple):
 
 
 CHECKS = [
-    Check("device", "The device, its driver, and torch", 40, "device.py"),
+    Check("device", "The device, its driver, and torch", 120, "device.py"),  # torch may come from a slow disk
     Check("tests", "The tests that need CUDA", 140, "tests.py"),
     Check("update", "The update beside a copy, and beside torch's fused AdamW", 60, "update.py"),
     Check("bits", "Every scheme and wire on the card, beside the CPU", 150, "bits.py"),

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import sysconfig
 
-from checks import MODULE, NO_GPU
+from checks import DEVICE, MODULE, NO_GPU
 from together import one_line, parsed, say, verdict
+
+OLDEST = (8, 0)  # compute capability, as in starling/kernels/cuda/gpu.cpp
 
 
 def driver_version():
@@ -21,15 +23,44 @@ def driver_version():
     return text.value.decode()
 
 
+def driver():
+    try:
+        return driver_version()
+    except (OSError, AttributeError) as error:  # AttributeError: an older library
+        return f"not known: {error}"
+
+
 def card(torch):
     properties = torch.cuda.get_device_properties(0)
+    return {"device": properties.name, "driver": driver(), "capability": f"{properties.major}.{properties.minor}",
+            "memory_gigabytes": round(properties.total_memory / 1e9, 1),
+            "free_gigabytes": round(torch.cuda.mem_get_info(0)[0] / 1e9, 1),
+            "multiprocessors": properties.multi_processor_count, "devices": torch.cuda.device_count()}
+
+
+def why_no_gpu(torch):
+    """One line; None if torch sees a GPU."""
+    of = f"torch {torch.__version__} of {sys.executable}"
+    other = "or run this with --mock, which runs the checks on the CPU"
+    if torch.version.cuda is None:
+        return f"{of} is built for the CPU only: start gpu-check with the Python whose torch is built for CUDA, {other}"
+    if not torch.cuda.is_available():
+        return (f"{of} sees no CUDA device (NVIDIA's driver: {driver()}): run this on a machine with an NVIDIA GPU, in a "
+                f"container that may use it, {other}")
+    return None
+
+
+def use(torch, device):
+    """Says whether torch can use the device, and Starling too."""
     try:
-        driver = driver_version()
-    except (OSError, AttributeError) as error:  # AttributeError: an older library
-        driver = f"not known: {error}"
-    return {"device": properties.name, "driver": driver, "capability": f"{properties.major}.{properties.minor}",
-            "memory_gigabytes": round(properties.total_memory / 1e9, 1), "multiprocessors": properties.multi_processor_count,
-            "devices": torch.cuda.device_count()}
+        figures = card(torch)
+        old = torch.cuda.get_device_capability(0) < OLDEST
+        said = f"Starling needs compute capability {OLDEST[0]}.{OLDEST[1]} or newer" if old else ""
+        say(DEVICE[0], verdict(not old), said, **figures)
+        a = torch.ones(1000, device=device)
+        say(DEVICE[1], verdict((a + a).sum().item() == 2000))
+    except (RuntimeError, AssertionError) as error:  # as of a driver that is too old for torch
+        say(DEVICE[1], "failed", f"{one_line(error)} (NVIDIA's driver: {driver()})")
 
 
 def processor():
@@ -63,16 +94,13 @@ def main():
     except ImportError as error:
         print(f"{sys.executable} has no torch ({one_line(error)}): {other}", file=sys.stderr)
         return NO_GPU
-    if not options.mock and not torch.cuda.is_available():
-        print(f"torch {torch.__version__} of {sys.executable} sees no CUDA device: run this on a machine with an NVIDIA GPU, or "
-              "with --mock, which runs the checks on the CPU", file=sys.stderr)
+    if not options.mock and (why := why_no_gpu(torch)):
+        print(why, file=sys.stderr)
         return NO_GPU
     if options.mock:
-        say("the device", "passed", "none: this is a run on the CPU", device="cpu")
+        say(DEVICE[0], "passed", "none: this is a run on the CPU", device="cpu")
     else:
-        say("the device", "passed", **card(torch))
-        a = torch.ones(1000, device=options.device)
-        say("torch computes on it", verdict((a + a).sum().item() == 2000))
+        use(torch, options.device)
     say("torch", "passed", torch=torch.__version__, cuda=torch.version.cuda, python=platform.python_version())
     say("the host", "passed", processor=processor(), cores=os.cpu_count(), system=platform.platform())
     try:

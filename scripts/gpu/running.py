@@ -13,7 +13,7 @@ import time
 import traceback
 
 STATES = ("passed", "failed", "skipped")
-ENDING = (signal.SIGINT, signal.SIGTERM)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def write(path, text):
@@ -76,7 +76,8 @@ class Process:
     @staticmethod
     def _become(command, out, errors):
         os.setsid()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         with open(os.devnull) as nothing:
             for number, file in enumerate((nothing.fileno(), out, errors)):

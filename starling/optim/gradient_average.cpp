@@ -14,6 +14,7 @@
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
 #include "starling/core/timeline.h"
+#include "starling/optim/schemes/vectors.h"
 
 namespace starling {
 
@@ -32,7 +33,8 @@ GradientAverage::GradientAverage(std::string scheme, std::vector<Block>& blocks,
           fmt::format("scheme \"{}\" needs all parameters on one device: there are some on {} and some on {}",
                       scheme_, blocks_.front().device.str(), block.device.str()));
     const auto segments = static_cast<std::int64_t>(block.segments.size());
-    buckets_.push_back({at::empty({block.length + segments}, at::kFloat)});
+    buckets_.push_back({at::empty({block.length + segments},
+                                  at::TensorOptions(at::kFloat).pinned_memory(block.device.is_cuda()))});
   }
 }
 
@@ -93,12 +95,12 @@ void GradientAverage::start(std::size_t b) {
   const Block& block = blocks_[b];
   float* const flat = bucket.flat.mutable_data_ptr<float>();
   float* has = flat + block.length;
+  std::vector<Moved> on_gpu;
   for (const Segment& s : block.segments) {
     at::Tensor keep;
     const void* const g = s.gradient(keep);
-    if (g != nullptr && !block.device.is_cpu()) {
-      // waits for the GPU
-      bucket.flat.narrow(0, s.offset, s.length).copy_(stretch(keep, s.begin, s.length));
+    if (g != nullptr && block.on_device) {
+      on_gpu.push_back({stretch(keep, s.begin, s.length), bucket.flat.narrow(0, s.offset, s.length)});
     } else if (g != nullptr) {
       kernels::decode(g, s.format, static_cast<std::size_t>(s.length), flat + s.offset);
     } else {
@@ -106,6 +108,7 @@ void GradientAverage::start(std::size_t b) {
     }
     *has++ = g != nullptr ? 1 : 0;
   }
+  if (!on_gpu.empty()) copy_to_host(block, on_gpu);
   bytes_ += sizeof(float) * static_cast<std::uint64_t>(bucket.flat.numel()) * 2 *
             static_cast<std::uint64_t>(workers_ - 1) / static_cast<std::uint64_t>(workers_);
   const auto& owners = owners_.of_block;
@@ -147,12 +150,13 @@ std::vector<GradientAverage::Gradient> GradientAverage::gradients(const Block& b
 void GradientAverage::write_mean(std::size_t b) {
   const float* const flat = buckets_[b].flat.const_data_ptr<float>();
   const float* has = flat + blocks_[b].length;
+  std::vector<Moved> on_gpu;
   for (const Segment& s : blocks_[b].segments) {
     if (*has++ == 0) continue;
     auto* const g = static_cast<std::byte*>(s.mutable_gradient());
-    if (!blocks_[b].device.is_cpu()) {
-      stretch(s.parameter.grad(), s.begin, s.length)
-          .copy_(buckets_[b].flat.narrow(0, s.offset, s.length) / workers_);
+    if (blocks_[b].on_device) {
+      on_gpu.push_back({stretch(s.parameter.grad(), s.begin, s.length),
+                        buckets_[b].flat.narrow(0, s.offset, s.length).div_(workers_)});
       continue;
     }
     std::array<float, 1024> mean{};
@@ -163,6 +167,7 @@ void GradientAverage::write_mean(std::size_t b) {
       kernels::encode(mean.data(), n, s.format, g + bytes_of(s.format, static_cast<std::size_t>(at)));
     }
   }
+  if (!on_gpu.empty()) copy_from_host(blocks_[b], on_gpu);
 }
 
 }  // namespace starling

@@ -54,22 +54,21 @@ double Hierarchical::sum_of_squares_of_node() {
 }
 
 void Hierarchical::gather() {
-  // A segment's values in the parameter's memory order.
-  const auto values = [](const Segment& s) {
-    return s.parameter.detach().as_strided({s.parameter.numel()}, {1}).narrow(0, s.begin, s.length);
+  const auto moved = [this](std::size_t b) {
+    std::vector<Moved> all;
+    for (const Segment& s : blocks_[b].segments)
+      all.push_back(
+          {stretch(s.parameter.detach(), s.begin, s.length), gathered_[b].narrow(0, s.offset, s.length)});
+    return all;
   };
   std::vector<Collectives::Pending> pending;
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
-    if (node_.owner[b] == node_.place) {
-      for (const Segment& s : blocks_[b].segments)
-        gathered_[b].narrow(0, s.offset, s.length).copy_(values(s));
-    }
+    if (node_.owner[b] == node_.place) copy_to_host(blocks_[b], moved(b));
     pending.push_back(inside_->broadcast(gathered_[b], node_.owner[b]));
   }
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     pending[b].wait();
-    if (node_.owner[b] == node_.place) continue;
-    for (const Segment& s : blocks_[b].segments) values(s).copy_(gathered_[b].narrow(0, s.offset, s.length));
+    if (node_.owner[b] != node_.place) copy_from_host(blocks_[b], moved(b));
   }
 }
 

@@ -76,18 +76,20 @@ class Pass {
       if (scale) check_whole(rule, s);
       at::Tensor keep;
       const void* g = scale ? s.gradient(keep) : nullptr;
-      if (g != nullptr) ++s.steps;
+      const std::int64_t taken = s.steps + (g != nullptr ? 1 : 0);
       const kernels::Parameters x = s.values();
       const bool by_direction = s.whole && g != nullptr;
       if (by_direction) {
         keep = direction(rule, keep, scale_, block.state_of(s, 0));
         g = keep.const_data_ptr();
       }
-      s.cleared = block.clears && g != nullptr && keep.is_same(s.parameter.grad());
-      void* const cleared = s.cleared ? s.mutable_gradient() : nullptr;
-      if (s.cleared) g = cleared;
-      if (const auto t = std::max<std::int64_t>(s.steps, 1); t != steps) step = rule_step(rule, steps = t);
-      updates_.push_back({.begin = s.offset,
+      const bool clears = block.clears && g != nullptr && keep.is_same(s.parameter.grad());
+      void* const cleared = clears ? s.mutable_gradient() : nullptr;
+      if (clears) g = cleared;
+      if (const auto t = std::max<std::int64_t>(taken, 1); t != steps) step = rule_step(rule, steps = t);
+      updates_.push_back({.segment = &s,
+                          .steps = taken,
+                          .begin = s.offset,
                           .end = s.offset + s.length,
                           .step = by_direction ? matrix_step(rule, s.parameter) : step,
                           .x = x,
@@ -97,9 +99,6 @@ class Pass {
                           .scale = by_direction ? 1 : scale_,
                           .cleared = cleared,
                           .keep = std::move(keep)});
-      if (g != nullptr || !arrived.empty()) s.mark_changed();
-      if (outgoing.values != nullptr && outgoing.wire == Wire::fp32 && x.format == Wire::fp32)
-        s.mark_sent(x.values, outgoing.values);
     }
     for (std::size_t k = 0; k < block.states.size(); ++k)
       states_[k] = block.states[k].mutable_data_ptr<float>();
@@ -107,6 +106,7 @@ class Pass {
 
   // Returns whether the parameters are finite. `grid` follows what is mixed.
   bool run(Grid* grid) {
+    mark();
     Seen seen = nothing();
     std::mutex mutex;  // guards `seen` against other threads
     const std::int64_t units = (block_.length + kUnit - 1) / kUnit;
@@ -139,12 +139,15 @@ class Pass {
           use_results(length, grid, arrived, outgoing, seen);
           then(seen.finite);
         });
+    pass.mark();
   }
 
  private:
   using Seen = OnDevice::Seen;  // by one thread in its share of the block, or by all threads
   struct SegmentUpdate {        // of one segment, in this pass
-    std::int64_t begin, end;    // in the block
+    Segment* segment;
+    std::int64_t steps;       // with this one
+    std::int64_t begin, end;  // in the block
     kernels::Step step;
     kernels::Parameters x;
     const void* as_sent;  // a block that has x without a change, or null
@@ -155,6 +158,19 @@ class Pass {
     at::Tensor keep;
   };
   Seen nothing() const { return {.measured = std::vector<kernels::Measured>(arrived_.size())}; }
+
+  // Notes in the segments what this pass does. It comes when the pass can no longer be refused, or
+  // fail for want of memory.
+  void mark() const {
+    for (const SegmentUpdate& update : updates_) {
+      Segment& s = *update.segment;
+      s.steps = update.steps;
+      s.cleared = update.cleared != nullptr;
+      if (update.g != nullptr || !arrived_.empty()) s.mark_changed();
+      if (outgoing_.values != nullptr && outgoing_.wire == Wire::fp32 && update.x.format == Wire::fp32)
+        s.mark_sent(update.x.values, outgoing_.values);
+    }
+  }
 
   void check_place(const Segment& s) const {
     if (s.parameter.device() == block_.device) return;

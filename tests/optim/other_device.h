@@ -66,6 +66,10 @@ class OtherDevice : public testing::TestWithParam<Case> {
   void drain() { drainer()(); }
   void (*drainer())() { return reinterpret_cast<void (*)()>(dlsym(library_, "other_driver_drain")); }
   void fail(bool now) { reinterpret_cast<void (*)(bool)>(dlsym(library_, "other_driver_fail"))(now); }
+  // The copies and launches that the mock GPU has not done yet.
+  std::size_t unfinished() { return number("other_driver_unfinished"); }
+  // How often this thread has waited for it.
+  std::size_t waits() { return number("other_driver_waits"); }
 
   // On the CPU, on the mock GPU, or on a real one.
   enum class Where { here, other, cuda };
@@ -77,6 +81,10 @@ class OtherDevice : public testing::TestWithParam<Case> {
                   const std::shared_ptr<CudaDevice>& gpu);
 
  private:
+  std::size_t number(const char* name) {
+    return reinterpret_cast<std::size_t (*)()>(dlsym(library_, name))();
+  }
+
   Folder cache_;
   void* library_ = nullptr;
 };

@@ -1,6 +1,9 @@
 """`starling pack`. Needs the packages of requirements-pack.txt and the program (environment:
 STARLING)."""
 
+import contextlib
+import errno
+import io
 import json
 import os
 import pathlib
@@ -8,9 +11,13 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy
 from tokenizers import Tokenizer
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python/starling"))
+import packing
 
 STARLING = os.environ["STARLING"]
 TEXTS = [f"Document {i}: it's the {i}th, ünïcödé and 漢字 too.\n\n  It doesn't end here." * (i % 3 + 1) for i in range(200)]
@@ -115,6 +122,40 @@ class PackText(Packing):
         done = self.pack(texts, new, STARLING_PYTHON="/nowhere/python")
         self.assertEqual(done.returncode, 1)
         self.assertIn('"/nowhere/python" cannot be started: No such file or directory', done.stderr)
+
+    def test_an_output_that_cannot_be_written_is_no_wrong_input(self):
+        texts, file = self.folder / "texts", self.folder / "more.jsonl"
+        for out, why in ((file / "new", "File exists"), (file / "under" / "new", "Not a directory")):
+            with self.subTest(why):
+                done = self.pack(texts, out, "--learn-vocabulary", 300)
+                self.assertEqual((done.returncode, done.stderr), (1, f"starling: pack: {out}: cannot be written: {why}\n"))
+        before = sorted(self.folder.iterdir())
+        out = self.folder / "new"
+        # Root is refused nothing.
+        refused = PermissionError(errno.EACCES, "Permission denied", "hidden")
+        for step in ("pathlib.Path.exists", "pathlib.Path.mkdir", "tempfile.mkdtemp", "shutil.move"):
+            with self.subTest(step), mock.patch(step, side_effect=refused), io.StringIO() as said:
+                with contextlib.redirect_stderr(said):
+                    code = packing.exit_code_of("pack", lambda: self.makes_nothing(out))
+                self.assertEqual((code, said.getvalue()),
+                                 (1, f"starling: pack: {out}: cannot be written: Permission denied\n"))
+        self.assertEqual(sorted(self.folder.iterdir()), before)
+
+    def test_an_input_that_must_not_be_read_is_a_wrong_input(self):
+        def reads():
+            with packing.appearing(self.folder / "new"):
+                raise PermissionError(errno.EACCES, "Permission denied", "texts/001.txt")
+
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(packing.exit_code_of("pack", reads), 2)
+        self.assertEqual(said.getvalue(), "starling: pack: [Errno 13] Permission denied: 'texts/001.txt'\n")
+        self.assertFalse((self.folder / "new").exists())
+
+    @staticmethod
+    def makes_nothing(out):
+        packing.wants_new(out)
+        with packing.appearing(out):
+            pass
 
 
 class Generate(Packing):

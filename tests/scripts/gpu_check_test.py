@@ -1,22 +1,29 @@
 """scripts/gpu-check without a GPU: all its checks on the CPU with --mock; a check that fails, ends
 early, hangs or says nonsense; the time of all; the two files."""
 
+import contextlib
+import importlib.machinery
+import importlib.util
+import io
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import types
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts/gpu"))
 
+import device  # noqa: E402
 import running  # noqa: E402
 import together  # noqa: E402
-from checks import CHECKS  # noqa: E402
+from checks import CHECKS, DEVICE  # noqa: E402
 from page import page  # noqa: E402
 
 import tests as gtest  # noqa: E402
@@ -29,6 +36,14 @@ PASSED = '{"item": "a", "state": "passed"}'
 def gpu_check(*arguments, **environment):
     return subprocess.run([sys.executable, ROOT / "scripts/gpu-check", *arguments], env={**os.environ, **environment},
                           stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
+def loaded():
+    """The script as a module."""
+    loader = importlib.machinery.SourceFileLoader("gpu_check", str(ROOT / "scripts/gpu-check"))
+    script = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
+    loader.exec_module(script)
+    return script
 
 
 class Folder(unittest.TestCase):
@@ -91,15 +106,27 @@ class Mock(Folder):
 
     def test_one_that_is_ended_leaves_what_it_has(self):
         command = [sys.executable, ROOT / "scripts/gpu-check", "--mock", *UNHURRIED, "--only", "bits", "--build", BUILD]
-        with subprocess.Popen([*command, "--out", self.out], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True) as process:
-            self.assertIn("device", process.stdout.readline())
-            process.terminate()
-            _, said = process.communicate()
-        self.assertEqual((process.returncode, said), (1, "gpu-check: interrupted: what was finished is in the files\n"))
-        result = self.result()
-        self.assertEqual([check["status"] for check in result["checks"]], ["passed", "not run"])
-        self.assertFalse(result["ended"])
+
+        def unignored():
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+        for number in (signal.SIGTERM, signal.SIGHUP):  # by hand, and as the end of a connection
+            with self.subTest(number.name), subprocess.Popen(
+                    [*command, "--out", self.out], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    text=True, preexec_fn=unignored) as process:
+                self.assertIn("device", process.stdout.readline())
+                self.assertIn(f"{self.out}/gpu-check.html has the results so far", process.stdout.readline())
+                while self.result()["checks"][1]["status"] != "running":
+                    self.assertIsNone(process.poll())
+                    time.sleep(0.02)
+                process.send_signal(number)
+                _, said = process.communicate()
+                self.assertEqual((process.returncode, said), (1, "gpu-check: interrupted: what was finished is in the files\n"))
+                result = self.result()
+                self.assertEqual([check["status"] for check in result["checks"]], ["passed", "interrupted"])
+                self.assertIn("interrupted, with ", result["checks"][1]["why"])
+                self.assertIn("interrupted", (self.out / "gpu-check.html").read_text())
+                self.assertFalse(result["ended"])
 
 
 class Refusals(Folder):
@@ -107,8 +134,23 @@ class Refusals(Folder):
         done = gpu_check("--build", BUILD, "--out", self.out, CUDA_VISIBLE_DEVICES="")
         self.assertEqual((done.returncode, done.stdout), (3, ""), done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-        self.assertIn("sees no CUDA device: run this on a machine with an NVIDIA GPU, or with --mock", done.stderr)
+        self.assertRegex(done.stderr, r"sees no CUDA device \(.*\): run this on a machine with an NVIDIA GPU, in a container "
+                         "that may use it, or run this with --mock|is built for the CPU only: .*, or run this with --mock")
         self.assertFalse(self.out.exists())
+
+    def test_a_folder_that_cannot_be_written_to(self):
+        with tempfile.NamedTemporaryFile() as file:
+            done = gpu_check("--mock", "--build", BUILD, "--out", f"{file.name}/out")
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (
+                1, "", f"gpu-check: error: the result cannot be written to {file.name}/out: {file.name} is no folder that may "
+                "be written to: choose another folder with --out\n"))
+
+    def test_an_old_python(self):
+        script = loaded()
+        with mock.patch.object(sys, "version_info", (3, 10, 12)), self.assertRaises(SystemExit) as ended:
+            script.main()
+        self.assertEqual(ended.exception.code,
+                         f"gpu-check: error: {sys.executable} is Python 3.10, and 3.11 or newer is needed")
 
     def test_a_wrong_command_line(self):
         for arguments, reason in ((("--only", "bits,bytes"), "there is no check 'bytes': there are device, tests"),
@@ -120,6 +162,64 @@ class Refusals(Folder):
 
     def test_the_list(self):
         self.assertEqual([line.split()[0] for line in gpu_check("--list").stdout.splitlines()], [c.name for c in CHECKS])
+
+
+class Device(unittest.TestCase):
+    @staticmethod
+    def torch(cuda="13.2", sees=True, capability=(9, 0), fails=None):
+        """One that says this of its device."""
+        properties = types.SimpleNamespace(name="H", major=capability[0], minor=capability[1], total_memory=8e9,
+                                           multi_processor_count=1)
+
+        def ones(*_, **__):
+            return fake_ones
+
+        fake_ones = mock.MagicMock()
+        (fake_ones + fake_ones).sum().item.return_value = 2000
+        return types.SimpleNamespace(
+            __version__="2.15.0", version=types.SimpleNamespace(cuda=cuda), ones=ones,
+            cuda=types.SimpleNamespace(is_available=lambda: sees, device_count=lambda: 1,
+                                       get_device_properties=mock.Mock(return_value=properties, side_effect=fails),
+                                       get_device_capability=lambda _: capability, mem_get_info=lambda _: (4e9, 8e9)))
+
+    def test_why_there_is_none(self):
+        with mock.patch.object(device, "driver_version", side_effect=OSError("libnvidia-ml.so.1: not there")):
+            for torch, why in ((self.torch(cuda=None), "torch 2.15.0 of .* is built for the CPU only: start gpu-check with the"),
+                               (self.torch(sees=False), r"no CUDA device \(NVIDIA's driver: not known: libnvidia-ml.so.1: not")):
+                self.assertRegex(device.why_no_gpu(torch), why)
+        self.assertIsNone(device.why_no_gpu(self.torch()))
+
+    def test_what_torch_and_starling_can_use(self):
+        old = RuntimeError("The NVIDIA driver on your system is too old (found version 12020).\nPlease update")
+        for torch, said in ((self.torch(), {DEVICE[0]: ("passed", None), DEVICE[1]: ("passed", None)}),
+                            (self.torch(capability=(7, 5)),
+                             {DEVICE[0]: ("failed", "Starling needs compute capability 8.0 or newer"),
+                              DEVICE[1]: ("passed", None)}),
+                            (self.torch(fails=old), {DEVICE[1]: (
+                                "failed", "RuntimeError: The NVIDIA driver on your system is too old (found version 12020). "
+                                          "(NVIDIA's driver: 535.1)")})):
+            with mock.patch.object(device, "driver_version", return_value="535.1"), \
+                    contextlib.redirect_stdout(io.StringIO()) as lines:
+                device.use(torch, "cuda:0")
+            items = [running.item_of(line) for line in lines.getvalue().splitlines()]
+            self.assertEqual({item["item"]: (item["state"], item.get("said")) for item in items}, said)
+
+    def test_the_others_do_not_run_without_it(self):
+        script = loaded()
+
+        def run(command, limit, on_item):
+            self.assertIn("device.py", command[1])
+            on_item({"item": DEVICE[1], "state": "failed", "said": "too old"})
+            return {"status": "failed", "why": "1 of 1 failed", "exit": 0}
+
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()), \
+                mock.patch.multiple(script, run=run, interrupt_at=lambda *_: None), \
+                mock.patch.dict(os.environ, {script.AGAIN: "1"}), \
+                mock.patch.object(sys, "argv", ["gpu-check", "--out", folder]):
+            self.assertEqual(script.main(), 1)
+            checks = json.loads(pathlib.Path(folder, "gpu-check.json").read_text())["checks"]
+        self.assertEqual([(check["status"], check["why"]) for check in checks[1:]],
+                         [("not run", "torch computes on it: too old")] * (len(CHECKS) - 1))
 
 
 class Running(unittest.TestCase):

@@ -54,6 +54,16 @@ class OnDevice {
   // addresses on the device, which are valid until the next call. Waits as wait() does.
   virtual std::vector<Arrival> upload(std::span<const Arrival> arrived, std::size_t length) = 0;
 
+  // A stretch of memory to copy between the device and the host, where it should be page-locked.
+  struct Copy {
+    void* to;
+    const void* from;
+    std::size_t bytes;
+  };
+  // Copy these after all that torch's current stream was given so far, and wait once for all.
+  virtual void to_host(std::span<const Copy> copies) = 0;
+  virtual void from_host(std::span<const Copy> copies) = 0;
+
   // The arguments of begin(), by their addresses on the device.
   struct There {
     std::vector<Arrival> arrived;

@@ -60,8 +60,8 @@ std::shared_ptr<GossipStream> CudaDevice::gossip() {
 bool CudaDevice::Room::fit(const CudaDevice& of, std::size_t bytes) {
   const auto wanted = static_cast<std::int64_t>(bytes);
   if (host.defined() && host.numel() >= wanted) return false;
-  device = at::empty({wanted}, of.memory_);
-  host = at::empty({wanted}, of.host_);  // last: if there is no memory, the next call tries again
+  Room larger{at::empty({wanted}, of.host_), at::empty({wanted}, of.memory_)};
+  *this = std::move(larger);
   return true;
 }
 
@@ -108,11 +108,12 @@ CudaPasses::CudaPasses(std::shared_ptr<CudaDevice> device, std::shared_ptr<SentB
       sends_(device_->gpu()),
       keeps_(device_->gpu()),
       shared_(device_->gpu()),
+      copied_(device_->gpu()),
       sent_by_(sent_by ? std::move(sent_by) : std::make_shared<SentBy>()) {}
 
 CudaPasses::~CudaPasses() {
   end();
-  std::erase_if(*sent_by_, [this](const auto& sent) { return sent.second == this; });
+  forget_sent();
 }
 
 std::shared_ptr<OnDevice> CudaPasses::beside() {
@@ -127,6 +128,10 @@ void CudaPasses::remember_sent(const void* to) {
   sent_by_->emplace_back(to, this);
 }
 
+void CudaPasses::forget_sent() {
+  std::erase_if(*sent_by_, [this](const auto& sent) { return sent.second == this; });
+}
+
 std::uint64_t CudaPasses::last() const {
   std::uint64_t number = std::max(sends_.number, keeps_.number);
   for (const auto& other : beside_) {
@@ -138,6 +143,7 @@ std::uint64_t CudaPasses::last() const {
 void CudaPasses::end() noexcept {
   try {
     wait();
+    shared_.done.wait();  // uploads that no pass has read
   } catch (const Error&) {
     // Every caller that needed the GPU's work has got this error.
   }
@@ -150,7 +156,8 @@ void CudaPasses::make_uploads_wait(kernels::cuda::Event& event) {
 
 std::vector<Arrival> CudaPasses::place(std::span<const Arrival> arrived, std::size_t length, Uploads& to) {
   std::vector<Arrival> there(arrived.begin(), arrived.end());
-  std::vector<std::pair<CudaDevice::Room*, std::span<const std::byte>>> uploads;
+  auto& uploads = to.waiting;
+  uploads.clear();
   const auto put = [&](SentBlock& block, bool own) {
     if (block.on_device || block.bytes().empty()) return;
     // Other vectors and a tail may follow, which this pass does not read.
@@ -170,19 +177,42 @@ std::vector<Arrival> CudaPasses::place(std::span<const Arrival> arrived, std::si
     block.block.bytes = {room.on_device(), bytes};
   };
   for (Arrival& a : there) put(a.theirs, false), put(a.mine, true);
-  for (const auto& [room, from] : uploads) {
+  return there;
+}
+
+void CudaPasses::upload_waiting(Uploads& to) {
+  for (const auto& [room, from] : to.waiting) {
     copy_by_threads(room->on_host(), from);
     device_->gpu().upload(room->on_device(), room->on_host(), from.size(), device_->gpu().uploads());
   }
-  return there;
+  to.waiting.clear();
 }
 
 std::vector<Arrival> CudaPasses::upload(std::span<const Arrival> arrived, std::size_t length) {
   wait();
+  shared_.done.wait();
   std::vector<Arrival> there = place(arrived, length, shared_);
+  upload_waiting(shared_);
   shared_.done.record(device_->gpu().uploads());
   shared_.done.make_wait(device_->current());
   return there;
+}
+
+void CudaPasses::to_host(std::span<const Copy> copies) {
+  const Stream stream = device_->current();
+  for (const Copy& copy : copies) device_->gpu().download(copy.to, copy.from, copy.bytes, stream);
+  wait_for_copies();
+}
+
+void CudaPasses::from_host(std::span<const Copy> copies) {
+  const Stream stream = device_->current();
+  for (const Copy& copy : copies) device_->gpu().upload(copy.to, copy.from, copy.bytes, stream);
+  wait_for_copies();
+}
+
+void CudaPasses::wait_for_copies() {
+  copied_.record(device_->current());
+  copied_.wait();
 }
 
 OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoing& outgoing,
@@ -192,15 +222,13 @@ OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoi
   Slot& slot = sends ? sends_ : keeps_;
   device_->wait(slot.number);
   slot_ = &slot, arrivals_ = arrived.size(), bytes_ = bytes, to_ = outgoing.values;
+  masked_ = outgoing.mask.one_in != 1;
   table_ = {};
 
+  CudaDevice::Room& sent = masked_ ? spare_ : sent_;
+  if (sends && sent.fit(*device_, bytes) && !masked_) forget_sent();
   There there{place(arrived, length, slot.uploads), outgoing, nullptr, nullptr};
-  if (sends) {
-    if (outgoing.mask.one_in != 1) std::swap(sent_, spare_);
-    sent_.fit(*device_, bytes);
-    remember_sent(outgoing.values);
-    there.outgoing.values = sent_.on_device();
-  }
+  if (sends) there.outgoing.values = sent.on_device();
   if (slot.counters.fit(*device_, sizeof(Counters) + arrivals_ * sizeof(Measured)))
     make_uploads_wait(slot.uploads.done);
   auto* const counters = reinterpret_cast<Counters*>(slot.counters.on_device());
@@ -216,6 +244,13 @@ void CudaPasses::launch(std::function<void(const Seen&)> then) {
   if (slot.table.fit(*device_, std::bit_ceil(table_.bytes()))) make_uploads_wait(slot.uploads.done);
   const auto launches = table_.write(slot.table.on_host());
   std::memset(slot.counters.on_host(), 0, counters);
+  // No tensor is made from here on: without memory for it, an upload would be left without its
+  // launch.
+  if (to_ != nullptr) {
+    if (masked_) std::swap(sent_, spare_);
+    remember_sent(to_);
+  }
+  upload_waiting(slot.uploads);
   gpu.upload(slot.table.on_device(), slot.table.on_host(), table_.bytes(), gpu.uploads());
   gpu.upload(slot.counters.on_device(), slot.counters.on_host(), counters, gpu.uploads());
   slot.uploads.done.record(gpu.uploads());

@@ -45,7 +45,7 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   struct Room {
     at::Tensor host, device;
     // Makes room for so many bytes at least. True: the memory is new, so that work in streams other
-    // than current() must wait before it uses it.
+    // than current() must wait before it uses it. If it throws, nothing has changed.
     bool fit(const CudaDevice& of, std::size_t bytes);
     std::byte* on_host() const { return static_cast<std::byte*>(host.mutable_data_ptr()); }
     std::byte* on_device() const { return static_cast<std::byte*>(device.mutable_data_ptr()); }
@@ -89,6 +89,8 @@ class CudaPasses final : public OnDevice {
   void wait() override { device_->wait(last()); }
   void end() noexcept override;
   std::vector<Arrival> upload(std::span<const Arrival> arrived, std::size_t length) override;
+  void to_host(std::span<const Copy> copies) override;
+  void from_host(std::span<const Copy> copies) override;
   There begin(std::span<const Arrival> arrived, const Outgoing& outgoing, std::size_t length) override;
   void add(const kernels::Step& step, std::span<const kernels::Mix> mixes, const kernels::Parameters& x,
            kernels::Gradient g, kernels::RuleState state, const kernels::WireBlock& outgoing,
@@ -105,6 +107,7 @@ class CudaPasses final : public OnDevice {
   struct Uploads {
     explicit Uploads(const kernels::cuda::Gpu& gpu) : done(gpu) {}
     std::deque<CudaDevice::Room> rooms;
+    std::vector<std::pair<CudaDevice::Room*, std::span<const std::byte>>> waiting{};  // not begun yet
     kernels::cuda::Event done;  // in the stream of uploads
   };
   struct Slot {
@@ -114,24 +117,29 @@ class CudaPasses final : public OnDevice {
     kernels::cuda::Event computed, downloaded;
     std::uint64_t number = 0;  // of the last pass
   };
-  // Uploads those of a block of this length that are not on the device yet. Returns all by their
-  // addresses there.
+  // Makes room for those of a block of this length that are not on the device yet, which wait to be
+  // uploaded. Returns all by their addresses there.
   std::vector<Arrival> place(std::span<const Arrival> arrived, std::size_t length, Uploads& to);
+  void upload_waiting(Uploads& to);
   // The passes of a block's parameters and of the vectors beside them: which of them has written a
   // wire block last, by its place in the host's memory.
   using SentBy = std::vector<std::pair<const void*, CudaPasses*>>;
   CudaPasses(std::shared_ptr<CudaDevice> device, std::shared_ptr<SentBy> sent_by);
   void remember_sent(const void* to);
+  void forget_sent();  // of this one
   // Makes uploads wait for what torch has done so far: new memory may have been another tensor's.
   void make_uploads_wait(kernels::cuda::Event& event);
   // The number of the last pass, of this one or of one beside it.
   std::uint64_t last() const;
+  // Waits until torch's current stream has come so far.
+  void wait_for_copies();
 
   const std::shared_ptr<CudaDevice> device_;
   const std::shared_ptr<Device> as_device_ = device_;
   std::vector<std::weak_ptr<CudaPasses>> beside_;
   Slot sends_, keeps_;
-  Uploads shared_;  // of upload()
+  Uploads shared_;               // of upload()
+  kernels::cuda::Event copied_;  // of to_host() and from_host(), in torch's current stream
   // The block that was sent last is still on the device, so it need not be uploaded again as `mine`
   // of its arrivals. With a mask the next block has another layout and needs another room.
   CudaDevice::Room sent_, spare_;
@@ -140,6 +148,7 @@ class CudaPasses final : public OnDevice {
   Slot* slot_ = nullptr;
   kernels::cuda::Table table_;
   std::size_t arrivals_ = 0, bytes_ = 0;
+  bool masked_ = false;
   void* to_ = nullptr;
 };
 

@@ -78,25 +78,28 @@ class Demo final : public Scheme {
   bool sends_all() const { return options_.one_in == 1; }
   void send(Block& block) {
     const at::Tensor m = momentum_.of(block), g = room_on_host(block).zero_(), x = room_on_host(block);
+    std::vector<Moved> gradients;
     for (const Segment& s : block.segments) {
       at::Tensor keep;
       if (s.gradient(keep) == nullptr) continue;
-      const at::Tensor own = g.narrow(0, s.offset, s.length);
-      own.copy_(stretch(keep, s.begin, s.length));  // from the GPU, if it is there
-      const bool finite = own.isfinite().all().item<bool>();
-      if (!finite) own.zero_();
+      gradients.push_back({stretch(keep, s.begin, s.length), g.narrow(0, s.offset, s.length)});
+    }
+    copy_to_host(block, gradients);
+    for (const Moved& own : gradients) {
+      const bool finite = own.here.isfinite().all().item<bool>();
+      if (!finite) own.here.zero_();
       finite_ &= finite;
     }
     m.mul_(decay_).add_(sends_all() ? g : cosine_transform(block, g));
-    read_parameters(block, x);
+    read_on_host(block, x);
     messages_.send(block, m, x, x.isfinite().all().item<bool>());
   }
 
   void take(Block& block) {
     const at::Tensor sum = room_on_host(block).zero_(), x = room_on_host(block);
-    read_parameters(block, x);
+    read_on_host(block, x);
     messages_.take(block, 1, sum, x);
-    set_parameters(block, x);
+    set_from_host(block, x);
     const at::Tensor y = sends_all() ? sum : inverse_cosine_transform(block, sum);
     if (signs_) y.sign_();
     for (const Segment& s : block.segments) write_gradient(s, y);

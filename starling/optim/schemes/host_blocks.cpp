@@ -19,12 +19,12 @@ void HostBlocks::attach(std::span<const Block> blocks) {
 }
 
 Block& HostBlocks::read(Block& block) {
-  if (block.on_device) read_parameters(block, values_[static_cast<std::size_t>(block.index)]);
+  if (block.on_device) read_on_host(block, values_[static_cast<std::size_t>(block.index)]);
   return of(block);
 }
 
 void HostBlocks::write(Block& block) const {
-  if (block.on_device) set_parameters(block, values_[static_cast<std::size_t>(block.index)]);
+  if (block.on_device) set_from_host(block, values_[static_cast<std::size_t>(block.index)]);
 }
 
 }  // namespace starling

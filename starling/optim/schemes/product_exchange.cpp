@@ -62,7 +62,7 @@ void ProductExchange::send(Block& block) {
 bool ProductExchange::write(Block& block, std::span<float> to) {
   const ProductForm& form = forms_[number_of(block)];
   std::ranges::fill(to, 0.0F);  // products and slots may be left over
-  read_parameters(block, x_.narrow(0, 0, block.length));
+  read_on_host(block, x_.narrow(0, 0, block.length));
   const auto* const x = x_.const_data_ptr<float>();
   auto next = to.begin();
   for (const std::size_t k : form.others)

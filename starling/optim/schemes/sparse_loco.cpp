@@ -95,7 +95,7 @@ class SparseLoco final : public Scheme {
   void send_few(Block& block) {
     const at::Tensor &theta = theta_.of(block), &error = error_.of(block);
     const at::Tensor x = room_on_host(block);
-    read_parameters(block, x);
+    read_on_host(block, x);
     x.neg_().add_(theta).add_(error, decay_);
     const bool finite = x.isfinite().all().item<bool>();
     if (finite) error.copy_(x);
@@ -103,7 +103,7 @@ class SparseLoco final : public Scheme {
   }
   void take_few(Block& block) {
     few_.take(block, static_cast<float>(-options_.outer_lr), theta_.of(block), theta_.of(block));
-    set_parameters(block, theta_.of(block));
+    set_from_host(block, theta_.of(block));
   }
 
   const double decay_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -30,6 +31,13 @@ at::Tensor kept(const Segment& s) {
   return s.master.defined() ? s.master : stretch(s.parameter, s.begin, s.length);
 }
 
+// The values as they are kept, each segment with its part of `values`.
+std::vector<Moved> moved(Block& block, const at::Tensor& values) {
+  std::vector<Moved> all;
+  each_segment(block, values, [&](const at::Tensor& v, const Segment& s) { all.push_back({kept(s), v}); });
+  return all;
+}
+
 // In a wire block, or one that is to be written.
 template <class WireBlock>
 std::size_t bytes_of_vector(const WireBlock& all, const Block& block) {
@@ -49,6 +57,54 @@ void set_parameters(Block& block, const at::Tensor& values) {
   });
 }
 
+void read_on_host(Block& block, const at::Tensor& values) { copy_to_host(block, moved(block, values)); }
+
+void set_from_host(Block& block, const at::Tensor& values) {
+  const c10::AutoGradMode no_gradient(false);
+  copy_from_host(block, moved(block, values));
+  for (const Segment& s : block.segments) {
+    if (s.master.defined()) stretch(s.parameter, s.begin, s.length).copy_(s.master);
+  }
+}
+
+void copy_to_host(const Block& block, std::span<const Moved> all) {
+  const c10::AutoGradMode no_gradient(false);
+  if (!block.on_device) {
+    for (const Moved& m : all) m.here.copy_(m.there);
+    return;
+  }
+  std::vector<at::Tensor> floats;  // live until the copies are over
+  std::vector<OnDevice::Copy> copies;
+  for (const Moved& m : all) {
+    floats.push_back(m.there.to(at::kFloat));
+    copies.push_back({m.here.mutable_data_ptr(), floats.back().const_data_ptr(), m.here.nbytes()});
+  }
+  block.on_device->to_host(copies);
+}
+
+void copy_from_host(const Block& block, std::span<const Moved> all) {
+  const c10::AutoGradMode no_gradient(false);
+  if (!block.on_device) {
+    for (const Moved& m : all) m.there.copy_(m.here);
+    return;
+  }
+  std::vector<at::Tensor> floats;
+  std::vector<OnDevice::Copy> copies;
+  for (const Moved& m : all) {
+    const bool narrow = m.there.scalar_type() != at::kFloat;
+    floats.push_back(narrow ? at::empty_like(m.there, at::kFloat) : m.there);
+    copies.push_back({floats.back().mutable_data_ptr(), m.here.const_data_ptr(), m.here.nbytes()});
+  }
+  block.on_device->from_host(copies);
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    if (floats[k].is_same(all[k].there)) {
+      floats[k].unsafeGetTensorImpl()->bump_version();
+    } else {
+      all[k].there.copy_(floats[k]);
+    }
+  }
+}
+
 std::vector<at::Tensor> chosen(const at::Tensor& values, const Mask& mask) {
   constexpr auto kRun = static_cast<std::int64_t>(Mask::kRun);
   if (mask.one_in == 1) return {values};
@@ -66,13 +122,17 @@ at::Tensor room_on_host(const Block& block) {
 
 void Zeros::attach(std::span<const Block> blocks) {
   for (const Block& block : blocks) {
-    at::Tensor& zeros = values_[block.device];
-    if (!zeros.defined() || zeros.numel() < block.length)
-      zeros = at::zeros({block.length}, at::TensorOptions(at::kFloat).device(block.device));
+    std::int64_t& longest = all_[block.device].longest;
+    longest = std::max(longest, block.length);
   }
 }
 
-SentBlock Zeros::of(const Block& block) const { return as_sent(values_.at(block.device), block); }
+SentBlock Zeros::of(const Block& block) const {
+  auto& [longest, values] = all_.at(block.device);
+  if (!values.defined() || values.numel() < longest)
+    values = at::zeros({longest}, at::TensorOptions(at::kFloat).device(block.device));
+  return as_sent(values, block);
+}
 
 void Vectors::attach(std::span<Block> blocks) {
   for (std::size_t b = values_.size(); b < blocks.size(); ++b) {

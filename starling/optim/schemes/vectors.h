@@ -16,9 +16,12 @@
 
 namespace starling {
 
-// The parameters of the block, or their masters: one float for each value.
+// The parameters of the block, or their masters: one float for each value, on the block's device.
 void read_parameters(Block& block, const at::Tensor& values);
 void set_parameters(Block& block, const at::Tensor& values);
+// The same with values in the host's memory. A block on a GPU is copied as copy_to_host() does.
+void read_on_host(Block& block, const at::Tensor& values);
+void set_from_host(Block& block, const at::Tensor& values);
 // The values that the mask chooses, as views: whole runs, then the rest.
 std::vector<at::Tensor> chosen(const at::Tensor& values, const Mask& mask);
 
@@ -26,15 +29,29 @@ std::vector<at::Tensor> chosen(const at::Tensor& values, const Mask& mask);
 // GPU.
 at::Tensor room_on_host(const Block& block);
 
-// Zeros on the blocks' devices.
+// A stretch of values on the block's device, float or narrow, and as many floats in the host's
+// memory. Both are dense.
+struct Moved {
+  at::Tensor there, here;
+};
+// Copy all `there` to `here`, or back, in order with torch's work. For a block on a GPU they wait
+// once for all.
+void copy_to_host(const Block& block, std::span<const Moved> all);
+void copy_from_host(const Block& block, std::span<const Moved> all);
+
+// Zeros on the blocks' devices, as many as the longest block there has. They are made when they are
+// first needed.
 class Zeros {
  public:
-  // As many as the longest of these blocks has.
   void attach(std::span<const Block> blocks);
   SentBlock of(const Block& block) const;
 
  private:
-  std::unordered_map<at::Device, at::Tensor> values_;
+  struct Made {
+    std::int64_t longest = 0;
+    at::Tensor values;
+  };
+  mutable std::unordered_map<at::Device, Made> all_;
 };
 
 enum class Where { device, host };
@@ -52,7 +69,9 @@ class Vectors {
 
   const at::Tensor& of(const Block& block) const { return values_[static_cast<std::size_t>(block.index)]; }
   // v <- x, the parameters, or their masters.
-  void copy(Block& block) const { read_parameters(block, of(block)); }
+  void copy(Block& block) const {
+    where_ == Where::host ? read_on_host(block, of(block)) : read_parameters(block, of(block));
+  }
   // v - x, which replaces v.
   const at::Tensor& less_parameters(const Block& block) const;
   // v <- v + Sum_j weight (theirs - mine), as mix() does it with the parameters.

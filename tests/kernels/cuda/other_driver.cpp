@@ -27,7 +27,9 @@ using namespace starling::kernels::cuda;
 
 std::mutex mutex;  // guards all of it
 bool fails = false;
+std::size_t unfinished = 0;         // copies and launches
 thread_local int capture_mode = 0;  // global
+thread_local std::size_t waits = 0;
 
 // The work of a stream, and the finished part of it.
 struct Queue {
@@ -45,6 +47,15 @@ struct Queue {
 };
 Queue default_stream;
 Queue& queue(void* stream) { return stream == nullptr ? default_stream : *static_cast<Queue*>(stream); }
+
+// Copies and launches.
+void put(void* stream, std::function<void()> work) {
+  ++unfinished;
+  queue(stream).put([work = std::move(work)] {
+    --unfinished;
+    work();
+  });
+}
 
 // A place in a queue, as of the last record.
 struct Place {
@@ -89,6 +100,12 @@ void other_driver_fail(bool now) {
   const std::lock_guard lock(mutex);
   fails = now;
 }
+// The copies and launches that the GPU has not done yet. How often this thread has waited for it.
+std::size_t other_driver_unfinished() {
+  const std::lock_guard lock(mutex);
+  return unfinished;
+}
+std::size_t other_driver_waits() { return waits; }
 
 int cuInit(unsigned) { return 0; }
 int cuGetErrorString(int error, const char** text) {
@@ -112,21 +129,21 @@ int cuModuleGetFunction(void** function, void*, const char* name) {
 int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                    unsigned, void* stream, void** arguments, void**) {
   const std::lock_guard lock(mutex);
-  queue(stream).put([entry = at<Entry>(function), blocks, threads, segments = at<const void*>(arguments[0]),
-                     count = at<std::uint32_t>(arguments[1]), mixes = at<const void*>(arguments[2]),
-                     not_finite = at<std::uint32_t*>(arguments[3])] {
+  put(stream, [entry = at<Entry>(function), blocks, threads, segments = at<const void*>(arguments[0]),
+               count = at<std::uint32_t>(arguments[1]), mixes = at<const void*>(arguments[2]),
+               not_finite = at<std::uint32_t*>(arguments[3])] {
     entry(blocks, threads, segments, count, mixes, not_finite);
   });
   return 0;
 }
 int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t bytes, void* stream) {
   const std::lock_guard lock(mutex);
-  queue(stream).put([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+  put(stream, [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
   return 0;
 }
 int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, void* stream) {
   const std::lock_guard lock(mutex);
-  queue(stream).put([=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
+  put(stream, [=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
   return 0;
 }
 int cuStreamCreate(void** stream, unsigned) { return *stream = new Queue, 0; }
@@ -150,6 +167,7 @@ int cuThreadExchangeStreamCaptureMode(int* mode) { return std::swap(capture_mode
 int cuEventSynchronize(void* event) {
   if (capture_mode != 2) return 900;  // as if another thread recorded a graph all the time
   const std::lock_guard lock(mutex);
+  ++waits;
   if (fails) return 719;
   const Place place = at<Place>(event);
   if (place.in != nullptr) place.in->run_to(place.end);
