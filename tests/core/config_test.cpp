@@ -1,8 +1,6 @@
 #include "starling/core/config.h"
 
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <random>
 
 #include <gmock/gmock.h>

@@ -1,7 +1,5 @@
 #include "starling/core/timeline.h"
 
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>

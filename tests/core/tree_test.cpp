@@ -1,7 +1,6 @@
 // config_test.cpp has hostile TOML in recipes. This file tests the rest of the tree, and JSON.
 #include "starling/core/tree.h"
 
-#include <limits>
 #include <random>
 
 #include <gmock/gmock.h>

@@ -1,7 +1,6 @@
 #include "starling/data/length_sampler.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <vector>
 

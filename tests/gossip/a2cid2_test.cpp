@@ -2,7 +2,6 @@
 // continuous momentum.
 #include "starling/gossip/a2cid2.h"
 
-#include <array>
 #include <cmath>
 #include <numbers>
 #include <random>

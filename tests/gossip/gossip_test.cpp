@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "starling/topology/schedules.h"

@@ -3,7 +3,6 @@
 #include "starling/gossip/pairing.h"
 
 #include <cstdlib>
-#include <deque>
 #include <map>
 #include <memory>
 #include <random>

@@ -2,7 +2,6 @@
 // instruction set.
 #include "starling/kernels/wire.h"
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
-#include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,6 @@
 // DeMo beside plain loops in double: tiles, cosine transform, top-k, signs.
 // scheme_equations_test.cpp has all values without signs, resume_test.cpp saving.
 #include <numbers>
-#include <random>
 
 #include "tests/optim/every_scheme.h"
 #include "tests/optim/fragile_network.h"

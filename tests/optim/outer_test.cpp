@@ -1,5 +1,4 @@
 // Local steps and the outer optimizer (outer.h), beside the papers' equations in double.
-#include <fmt/format.h>
 
 #include "starling/optim/options.h"
 #include "starling/topology/schedules.h"

@@ -1,6 +1,5 @@
 // Schedules from files: both formats, and every mistake that a file can make.
 #include <filesystem>
-#include <fstream>
 #include <random>
 
 #include <fmt/format.h>

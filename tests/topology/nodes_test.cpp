@@ -1,5 +1,4 @@
 // Schedules that use nodes: hierarchical and inner-outer.
-#include <algorithm>
 #include <set>
 
 #include <gmock/gmock.h>

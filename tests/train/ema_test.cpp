@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include <ATen/ops/full_like.h>
 #include <gmock/gmock.h>
 #include <torch/nn/module.h>
 

@@ -1,8 +1,6 @@
 #include "starling/train/recipe.h"
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <numbers>
 
 #include <ATen/ops/allclose.h>

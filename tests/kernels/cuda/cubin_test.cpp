@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 #include <set>
-#include <utility>
 
 #include <gmock/gmock.h>
 

@@ -1,7 +1,5 @@
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
 #include <c10/core/GradMode.h>
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <torch/nn/module.h>
 

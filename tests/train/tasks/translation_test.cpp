@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include <ATen/ops/equal.h>
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
