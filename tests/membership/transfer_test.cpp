@@ -5,7 +5,6 @@
 #include <future>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"

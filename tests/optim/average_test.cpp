@@ -19,7 +19,6 @@
 #include <ATen/ops/polar.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/error.h"
 #include "starling/optim/optimizer.h"

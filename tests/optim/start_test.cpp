@@ -7,7 +7,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/optim/sgd.h>
 

@@ -1,7 +1,6 @@
 #include "starling/train/auto_topology.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/error.h"
 #include "starling/optim/schemes/table.h"

@@ -7,7 +7,6 @@
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/error.h"
 #include "starling/optim/options.h"
