@@ -5,7 +5,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/core/every_kind.h"
 #include "tests/refusal.h"
 

@@ -9,7 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "starling/core/error.h"
 #include "tests/refusal.h"
 
 namespace starling {

@@ -6,7 +6,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "tests/refusal.h"
 

@@ -9,7 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include "starling/core/error.h"
 #include "starling/topology/schedules.h"
 #include "tests/refusal.h"
 

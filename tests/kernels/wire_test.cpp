@@ -10,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "starling/core/error.h"
 #include "starling/kernels/update.h"
 #include "tests/refusal.h"
 

@@ -7,7 +7,6 @@
 #include <gmock/gmock.h>
 
 #include "starling/core/crc32c.h"
-#include "starling/core/error.h"
 #include "starling/transport/local/local.h"
 #include "starling/transport/tcp/tcp.h"
 #include "tests/eventually.h"

@@ -20,7 +20,6 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "tests/eventually.h"
 #include "tests/optim/flock.h"

@@ -30,7 +30,6 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "starling/world/world.h"
 #include "tests/folder.h"

@@ -14,7 +14,6 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/rule_step.h"
 #include "tests/refusal.h"

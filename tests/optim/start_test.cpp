@@ -10,7 +10,6 @@
 #include <torch/nn/module.h>
 #include <torch/optim/sgd.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/gathering.h"
 #include "starling/optim/optimizer.h"
 #include "tests/optim/every_scheme.h"

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/schemes/table.h"
 #include "tests/refusal.h"
 

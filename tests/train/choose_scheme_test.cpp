@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/options.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/table.h"

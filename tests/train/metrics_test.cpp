@@ -10,7 +10,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"
 

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/plan/closed_forms.h"

@@ -11,7 +11,6 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/schemes/table.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"

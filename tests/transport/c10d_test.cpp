@@ -18,7 +18,6 @@
 #include "processes.h"
 #include "recorder.h"
 #include "starling/core/clock.h"
-#include "starling/core/error.h"
 #include "starling/transport/c10d/collectives.h"
 #include "starling/transport/c10d/launcher.h"
 #include "starling/transport/c10d/settings.h"

@@ -17,7 +17,6 @@
 #include <sys/stat.h>
 
 #include "processes.h"
-#include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "starling/transport/c10d/settings.h"
 #include "starling/transport/c10d/tcp_store.h"

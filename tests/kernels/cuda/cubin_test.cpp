@@ -6,7 +6,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/folder.h"
 #include "tests/kernels/cuda/other_nvrtc.h"
 #include "tests/refusal.h"

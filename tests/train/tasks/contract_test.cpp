@@ -17,7 +17,6 @@
 #include <torch/nn/module.h>
 
 #include "starling/checkpoint/checkpoint.h"
-#include "starling/core/error.h"
 #include "starling/train/learner.h"
 #include "starling/train/trainer.h"
 #include "tests/folder.h"

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <torch/nn/module.h>
 
-#include "starling/core/error.h"
 #include "starling/models/classifier.h"
 #include "tests/data/tar_files.h"
 #include "tests/refusal.h"
