@@ -1,29 +1,9 @@
 // Exact averages: of tensors of every type, of a model's buffers, and with workers that do not
 // come. Workers are threads.
-#include <algorithm>
-#include <atomic>
-#include <cmath>
 #include <complex>
-#include <functional>
-#include <limits>
-#include <memory>
-#include <string>
-#include <vector>
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/isnan.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/polar.h>
-#include <ATen/ops/zeros.h>
-#include <gmock/gmock.h>
-
-#include "starling/optim/optimizer.h"
 #include "tests/eventually.h"
 #include "tests/optim/flock.h"
-#include "tests/refusal.h"
 
 namespace starling {
 namespace {

@@ -1,10 +1,8 @@
 // Every task of the table, and the code that treats all tasks alike.
 #include "starling/train/task.h"
 
-#include <map>
 #include <set>
 
-#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/modules/linear.h>
