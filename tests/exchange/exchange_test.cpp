@@ -9,7 +9,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/topology/schedules.h"
 #include "tests/exchange/flock.h"
 #include "tests/mixed.h"
 #include "tests/refusal.h"

@@ -16,8 +16,6 @@
 
 #include <gtest/gtest.h>
 
-#include "starling/exchange/exchange.h"
-#include "starling/kernels/update.h"
 #include "starling/topology/schedules.h"
 #include "starling/transport/local/local.h"
 #include "tests/eventually.h"

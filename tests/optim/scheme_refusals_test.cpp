@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starling/optim/options.h"
 #include "starling/optim/schemes.h"
 #include "tests/optim/every_scheme.h"
 

@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"

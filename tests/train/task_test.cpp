@@ -7,7 +7,6 @@
 #include <fmt/ranges.h>
 #include <torch/nn/modules/linear.h>
 
-#include "starling/core/error.h"
 #include "starling/train/evaluate.h"
 #include "starling/train/recipe.h"
 #include "tests/optim/flock.h"

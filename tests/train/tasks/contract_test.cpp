@@ -19,7 +19,6 @@
 #include "starling/checkpoint/checkpoint.h"
 #include "starling/train/learner.h"
 #include "starling/train/trainer.h"
-#include "tests/folder.h"
 #include "tests/refusal.h"
 #include "tests/train/tasks/small_data.h"
 
