@@ -95,7 +95,3 @@ class Doctor(CommandTest):
         result = json.loads(self.starling("doctor", "--json", code=1, ATEN_CPU_CAPABILITY="default"))
         self.assertFalse(result["ok"])
         self.assertEqual([check["name"] for check in result["checks"] if not check["ok"]], ["instructions"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,7 +2,6 @@ import json
 import os
 import pathlib
 import tempfile
-import unittest
 from xml.etree import ElementTree
 
 from command import CommandTest
@@ -350,7 +349,3 @@ class Plan(CommandTest):
         for value in ("0", "4..2", "8,4", "4..", "1025", "four", "4,", "4..8,16"):
             self.assertEqual(self.usage_error("plan", "--profile", path, "--workers", value),
                              f"--workers: Value {value} must be rising numbers as in 8,12,16 or 8..64, from 1 to 1024")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import unittest
 
 from command import CommandTest
 from plan_test import profile
@@ -80,7 +79,3 @@ class Probe(CommandTest):
         self.assertEqual(self.usage_error("probe", "--workers", "2", "--bandwidths", "x.txt"),
                          "--bandwidths: Value x.txt must end in .json, as a topology does")
         self.assertIn("--seconds: Value 0 not in range", self.usage_error("probe", "--seconds", "0"))
-
-
-if __name__ == "__main__":
-    unittest.main()

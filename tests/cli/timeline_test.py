@@ -1,7 +1,6 @@
 import json
 import pathlib
 import tempfile
-import unittest
 
 from command import CommandTest
 
@@ -85,7 +84,3 @@ class Timeline(CommandTest):
         self.write(0, text(0, workers=1))
         self.assertEqual(self.error(self.folder, "--out", "/nowhere/x.json", code=1),
                          "/nowhere/x.json: cannot be written: No such file or directory")
-
-
-if __name__ == "__main__":
-    unittest.main()

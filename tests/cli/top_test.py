@@ -363,7 +363,3 @@ class Top(CommandTest):
         self.assertEqual(self.table(lines)["worker"], ["1", "0"])
         subprocess.run([*tmux, "send-keys", "q"], check=True)
         self.assertEqual(shown(lambda text: "code" in text)[:2], ["before", "code 0"])
-
-
-if __name__ == "__main__":
-    unittest.main()
