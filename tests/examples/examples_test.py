@@ -184,7 +184,3 @@ class Examples(unittest.TestCase):
                                   PATH=self.path)
             self.assertEqual(said.count("CMake Error"), 1, said)
             self.assertIn(message, said)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -104,7 +104,3 @@ class Ray(unittest.TestCase):
         self.assertRegex(text, r"(?m)^average of 2: loss \S+, distance \S+$")
         until(lambda: not processes_of(self.folder), 30)
         self.assertEqual(processes_of(self.folder), {})
-
-
-if __name__ == "__main__":
-    unittest.main()

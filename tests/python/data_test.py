@@ -179,7 +179,3 @@ class Batches(unittest.TestCase):
         self.assertEqual(data.Batches(self.examples, 4).per_epoch, 12)  # alone, without a launcher
         with self.assertRaisesRegex(starling.UsageError, "batch = 26: 50 examples are too few for 2 workers"):
             data.Batches(self.examples, 26, rank=1, world_size=2)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -140,7 +140,3 @@ class PackImages(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr), (2, f"starling: pack: {message}\n"))
         self.assertEqual(sorted(self.folder.iterdir()), before)
         self.assertEqual(self.pack(self.raw, new, "--quality", 101).returncode, 2)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -173,7 +173,3 @@ every = 300
                       self.starling(*model[:2], "--tokenizer", "other.json", code=2))
         self.assertIn("data.name = fashion-mnist: generate wants a model of text",
                       self.starling(*model, "--recipe", "/dev/null", code=2))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -208,7 +208,3 @@ class Translation(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
         self.assertIn("pack: --learn-vocabulary 260: Vocabulary size is smaller than required_chars", done.stderr)
         self.assertEqual(sorted(self.folder.iterdir()), before)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -64,7 +64,3 @@ class Deps(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             self.assertIn(reason, done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -98,7 +98,3 @@ class Webdataset(unittest.TestCase):
                                 ("gnu", tarfile.GNU_FORMAT, long + "é" * 100)):
             with self.subTest(name):
                 self.check(name, lambda out, form=form, key=key: write_by_tarfile(self.raw, out, form, key))
-
-
-if __name__ == "__main__":
-    unittest.main()
