@@ -117,9 +117,7 @@ struct Sparses {
   }
   template <class F>
   void everyone(F&& f) {
-    std::vector<std::thread> threads;
-    for (auto& worker : workers) threads.emplace_back([&] { f(*worker); });
-    for (auto& thread : threads) thread.join();
+    on_threads_of(workers, [&](auto& worker) { f(*worker); });
   }
   void learn_and_step() {
     everyone([](Sparse& w) {

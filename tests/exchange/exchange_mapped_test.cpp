@@ -26,9 +26,7 @@ struct Neighbours {
   }
   template <class F>
   void everyone(F&& f) {
-    std::vector<std::thread> threads;
-    for (auto& worker : workers) threads.emplace_back([&] { f(*worker); });
-    for (auto& thread : threads) thread.join();
+    on_threads_of(workers, [&](auto& worker) { f(*worker); });
   }
   void steps(int n) {
     everyone([n](Worker& w) {
@@ -83,16 +81,11 @@ TEST(Exchange, AnotherTokenIsNamedInTheLastLine) {
     workers.push_back(std::make_unique<Worker>(make_tcp_transport(world, "test"), make_schedule("ring", 2),
                                                patience, Wire::fp32));
   }
-  std::vector<std::thread> threads;
-  for (auto& worker : workers) {
-    threads.emplace_back([&] {
-      EXPECT_THAT(
-          refusal([&] { worker->exchange.meet(); }),
-          testing::EndsWith("is not signed with this worker's token: give all workers the same one, by "
-                            "STARLING_TOKEN_FILE or STARLING_TOKEN)"));
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  on_threads_of(workers, [](auto& worker) {
+    EXPECT_THAT(refusal([&] { worker->exchange.meet(); }),
+                testing::EndsWith("is not signed with this worker's token: give all workers the same one, by "
+                                  "STARLING_TOKEN_FILE or STARLING_TOKEN)"));
+  });
 }
 
 // Edges, and a group's parts and means.

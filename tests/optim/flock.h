@@ -35,6 +35,7 @@
 #include "tests/folder.h"
 #include "tests/log_lines.h"
 #include "tests/refusal.h"
+#include "tests/threads.h"
 
 namespace starling {
 
@@ -43,17 +44,13 @@ namespace starling {
 inline void flock(int n, const std::function<void(int, World&)>& f) {
   std::vector<World> worlds = World::threads(n);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(n));
-  std::vector<std::thread> threads;
-  for (int i = 0; i < n; ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        f(i, worlds[static_cast<std::size_t>(i)]);
-      } catch (...) {
-        errors[static_cast<std::size_t>(i)] = std::current_exception();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  on_threads(n, [&](int i) {
+    try {
+      f(i, worlds[static_cast<std::size_t>(i)]);
+    } catch (...) {
+      errors[static_cast<std::size_t>(i)] = std::current_exception();
+    }
+  });
   for (const auto& error : errors) {
     if (error) std::rethrow_exception(error);
   }

@@ -130,14 +130,14 @@ TEST(Collectives, AfterAFailureNothingHangs) {
 
 TEST(Collectives, AmongThreads) {
   for (const int n : {1, 2, 3}) {
-    in_threads(World::threads(n), [](World& world) { EXPECT_EQ(use_all(world), "ok"); });
+    on_threads_of(World::threads(n), [](World& world) { EXPECT_EQ(use_all(world), "ok"); });
   }
 }
 
 TEST(Collectives, SayWhoHasNotCome) {
   std::vector<World> worlds = World::threads(3);
   worlds.pop_back();
-  in_threads(worlds, [](World& world) {
+  on_threads_of(worlds, [](World& world) {
     world.timeouts.meet = 3s;
     EXPECT_THAT(refusal([&] { make_collectives(world, "test"); }),
                 AllOf(HasSubstr("rank " + std::to_string(world.rank)), HasSubstr("worker 2 has not come")));
@@ -161,7 +161,7 @@ TEST(Collectives, WhoDiesOrWasRestartedOnTheWayIsAnErrorInTime) {
     std::vector<World> worlds = World::threads(3);
     worlds[2].store->set("life/test/2", place);
     worlds.pop_back();
-    in_threads(worlds, [&, meet = meet, said = said](World& world) {
+    on_threads_of(worlds, [&, meet = meet, said = said](World& world) {
       world.timeouts.meet = meet;
       EXPECT_THAT(
           refusal([&] { make_collectives(world, "test"); }),
@@ -190,7 +190,7 @@ TEST(Collectives, ADeathOfWhichTheLauncherTellsEndsTheWait) {
 
 TEST(Collectives, ASilentWorkerIsAnErrorAfterTheTimeout) {
   std::promise<void> said;
-  in_threads(World::threads(2), [&](World& world) {
+  on_threads_of(World::threads(2), [&](World& world) {
     world.timeouts.stalled = 1s;
     const auto all = make_collectives(world, "test");
     if (world.rank == 0) {
