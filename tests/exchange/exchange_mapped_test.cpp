@@ -7,6 +7,7 @@
 
 #include "starling/transport/mapped/mapped.h"
 #include "tests/exchange/flock.h"
+#include "tests/loopback.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -15,11 +16,7 @@ namespace {
 // Workers on threads, each with a transport of its own, like processes.
 struct Neighbours {
   Neighbours(const Schedule& schedule, Wire wire, decltype(&make_mapped_transport) make, int one_in = 1) {
-    World world;
-    world.size = schedule.workers();
-    world.token = "a secret of these tests";
-    world.address = "127.0.0.1";
-    world.store = std::make_shared<MemoryStore>();
+    World world = loopback_world(schedule.workers());
     for (world.rank = 0; world.rank < world.size; ++world.rank)
       workers.push_back(std::make_unique<Worker>(make(world, "test"), schedule, Patience{}, wire, one_in));
     everyone([](Worker& w) { w.begin(); });
@@ -69,10 +66,7 @@ constexpr Sent kWires[] = {{Wire::fp32, 1}, {Wire::bf16, 1}, {Wire::fp16, 1},
 
 // The error is all that a user may read.
 TEST(Exchange, AnotherTokenIsNamedInTheLastLine) {
-  World world;
-  world.size = 2;
-  world.address = "127.0.0.1";
-  world.store = std::make_shared<MemoryStore>();
+  World world = loopback_world(2);
   world.timeouts.meet = std::chrono::milliseconds(500);
   const Patience patience{.meet = world.timeouts.meet, .max_wait = {}};
   std::vector<std::unique_ptr<Worker>> workers;

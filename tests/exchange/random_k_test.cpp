@@ -6,6 +6,7 @@
 
 #include "starling/transport/tcp/tcp.h"
 #include "tests/exchange/flock.h"
+#include "tests/loopback.h"
 
 namespace starling {
 namespace {
@@ -154,11 +155,7 @@ TEST(RandomK, SmallBlocksCommitAndComeTogether) {
       const int n = 4;
       const Schedule schedule = make_schedule(topology, n);
       LocalHub hub(n);
-      World world;
-      world.size = n;
-      world.token = "a secret of these tests";
-      world.address = "127.0.0.1";
-      world.store = std::make_shared<MemoryStore>();
+      World world = loopback_world(n);
       std::vector<std::unique_ptr<Exchange>> exchanges;
       for (world.rank = 0; world.rank < n; ++world.rank) {
         exchanges.push_back(

@@ -25,6 +25,7 @@
 #include "starling/world/environment.h"
 #include "starling/world/world.h"
 #include "tests/folder.h"
+#include "tests/loopback.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -351,11 +352,7 @@ TEST(TlsFromEnvironment, SaysHowAndNamesTheFiles) {
 // The setting reaches the edges: these two do not speak the same.
 TEST(TlsFromEnvironment, ReachesTheTransports) {
   for (const char* name : {"tcp", "mapped"}) {
-    World world;
-    world.size = 2;
-    world.token = "a token of this test";
-    world.address = "127.0.0.1";
-    world.store = std::make_shared<MemoryStore>();
+    World world = loopback_world(2);
     world.timeouts.meet = 500ms;
     Recorder recorders[2];
     std::unique_ptr<Transport> transports[2];
