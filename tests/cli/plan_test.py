@@ -26,9 +26,7 @@ def profile(hosts=4, per_host=1, rate=1e8, forward=(0.02,), blocks=4, block_byte
 
 class Plan(CommandTest):
     def write(self, content):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        path = os.path.join(folder.name, "profile.json")
+        path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "profile.json")
         with open(path, "w") as file:
             file.write(content if isinstance(content, str) else json.dumps(content))
         return path

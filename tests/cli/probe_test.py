@@ -16,9 +16,7 @@ from runs import processes_of  # noqa: E402
 
 class Probe(CommandTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="starling-probe-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="starling-probe-")))
         self.out = self.folder / "network.json"
 
     def test_workers_of_one_host(self):

@@ -20,9 +20,7 @@ def text(rank, start=0, spans=((0, 1),), workers=2, dropped=0):
 
 class Timeline(CommandTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="starling-timeline-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="starling-timeline-")))
 
     def write(self, rank, content):
         (self.folder / f"timeline-{rank}.json").write_text(content)

@@ -43,9 +43,7 @@ def images_in(path):
 
 class PackImages(unittest.TestCase):
     def setUp(self):
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = pathlib.Path(holder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.raw = self.folder / "raw"
         for split in ("train", "val"):
             for i, name in enumerate(("cat", "dög")):

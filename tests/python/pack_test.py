@@ -18,9 +18,7 @@ TEXTS = [f"Document {i}: it's the {i}th, ünïcödé and 漢字 too.\n\n  It doe
 
 class Packing(unittest.TestCase):
     def setUp(self):
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = pathlib.Path(holder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         (self.folder / "texts").mkdir()
         for i, text in enumerate(TEXTS[:100]):
             (self.folder / "texts" / f"{i:03}.txt").write_text(text)

@@ -34,9 +34,7 @@ def run(*arguments, **more):
 
 class Translation(unittest.TestCase):
     def setUp(self):
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = pathlib.Path(holder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         for split, numbers in (("train", TRAIN), ("val", VAL)):
             for language, lines in zip(("en", "de"), zip(*map(sentence, numbers), strict=True), strict=True):
                 (self.folder / f"{split}.{language}").write_text("\n".join(lines) + "\n")

@@ -26,9 +26,7 @@ done
 
 class Deps(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name).resolve()
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
         apt_get = self.folder / "bin/apt-get"
         apt_get.parent.mkdir()
         apt_get.write_text(APT_GET)

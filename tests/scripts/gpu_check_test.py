@@ -33,9 +33,7 @@ def gpu_check(*arguments, **environment):
 
 class Folder(unittest.TestCase):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.out = pathlib.Path(temporary.name, "out")
+        self.out = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "out")
 
     def result(self):
         return json.loads((self.out / "gpu-check.json").read_text())

@@ -51,9 +51,7 @@ class Images(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="starling-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="starling-")))
         cls.data = cls.folder / "data"
         cls.data.mkdir()
         write_images(cls.data, cls.train_images, cls.test_images)

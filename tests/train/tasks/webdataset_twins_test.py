@@ -64,9 +64,7 @@ def write_by_webdataset(raw, out):
 class Webdataset(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="starling-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="starling-")))
         cls.raw = cls.folder / "raw"
         write_images(cls.raw)
         subprocess.run([STARLING, "pack", "images", cls.raw, cls.folder / "packed"], check=True, capture_output=True,
