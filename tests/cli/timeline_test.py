@@ -31,11 +31,9 @@ class Timeline(CommandTest):
     def error(self, *arguments, code=2):
         """The one line of a failed merge, which leaves nothing behind."""
         before = sorted(self.folder.iterdir())
-        done = self.run_command("timeline", *(arguments or [self.folder]))
-        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
-        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        said = self.usage_error("timeline", *(arguments or [self.folder]), code=code)
         self.assertEqual(sorted(self.folder.iterdir()), before)
-        return done.stderr.removeprefix("starling: ").removesuffix("\n").replace(f"{self.folder}/", "")
+        return said.replace(f"{self.folder}/", "")
 
     def test_clocks_are_aligned(self):
         self.write(0, text(0, 100 * SECOND + 500, [(1, 2), (10.125, 0.5)]))

@@ -102,6 +102,15 @@ def command(*arguments, code=0, inside=(), **more):
     return done
 
 
+def metrics_of(out):
+    """Rank -> its lines of metrics.jsonl."""
+    lines = {}
+    for line in (out / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        lines.setdefault(record["rank"], []).append(record)
+    return lines
+
+
 def files_below(size):
     """For preexec_fn: as on a disk that is full when a file reaches this size."""
 
@@ -183,12 +192,7 @@ every = 1
         return stderr.removeprefix("starling: ").rstrip("\n")
 
     def metrics(self):
-        """Rank -> its lines of metrics.jsonl."""
-        lines = {}
-        for line in (self.out / "metrics.jsonl").read_text().splitlines():
-            record = json.loads(line)
-            lines.setdefault(record["rank"], []).append(record)
-        return lines
+        return metrics_of(self.out)
 
     def summary(self):
         return json.loads((self.out / "summary.json").read_text())
