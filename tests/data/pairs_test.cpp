@@ -11,7 +11,6 @@ namespace starling {
 namespace {
 
 using namespace testing_data;
-using testing::ElementsAre;
 
 class PairsTest : public testing::Test {
  protected:

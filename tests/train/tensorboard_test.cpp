@@ -12,7 +12,6 @@ namespace starling {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 TEST(EventFile, NamesTheFolderThatCannotBeMade) {
