@@ -6,7 +6,6 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include <jpeglib.h>

@@ -16,7 +16,6 @@
 #include <fstream>
 #include <latch>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>

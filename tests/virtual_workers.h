@@ -3,10 +3,9 @@
 
 #include <functional>
 #include <memory>
-#include <thread>
-#include <vector>
 
 #include "starling/transport/local/local.h"
+#include "tests/threads.h"
 
 namespace starling {
 
@@ -25,14 +24,10 @@ inline LocalNetwork virtual_network(std::shared_ptr<VirtualTime> time, double ra
 }
 
 inline void virtual_workers(VirtualTime& time, int n, const std::function<void(int)>& work) {
-  std::vector<std::thread> threads;
-  for (int k = 0; k < n; ++k) {
-    threads.emplace_back([&, k] {
-      const VirtualTime::Life life(time, k);
-      work(k);
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  on_threads(n, [&](int k) {
+    const VirtualTime::Life life(time, k);
+    work(k);
+  });
 }
 
 }  // namespace starling

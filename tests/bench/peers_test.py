@@ -30,7 +30,3 @@ class Peers(unittest.TestCase):
             self.assertLess(abs(pair["ours"]["loss"] - pair["theirs"]["loss"]), close, name)
         losses = {name: pair["ours"]["loss"] for name, pair in result["pairs"].items()}
         self.assertEqual(len(set(losses.values())), len(losses), f"all are different algorithms: {losses}")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -178,7 +178,3 @@ class TimeToLoss(unittest.TestCase):
         self.assertEqual(twice["accum"], rules["accum"] | {"lr": 2 * rules["accum"]["lr"]})
         self.assertEqual(time_to_loss.rules_of("text", None, 3), {"adam": rules["adam"], "accum": rules["accum"] | {"window": 3}})
         self.assertEqual(time_to_loss.rules_of("translation")["accum"]["name"], "AccumAdam")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -59,7 +59,3 @@ class TimeToLoss(unittest.TestCase):
                                                         numpy.array(sum(sentences, []), dtype="<u2").tobytes())
             losses = self.losses(folder, "--task", "translation", "--only", "DDP$|all-reduce")
         self.assert_alike(losses, "DDP", "Starling all-reduce")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,5 +1,4 @@
 import json
-import unittest
 
 from command import CommandTest
 
@@ -27,7 +26,3 @@ class Bench(CommandTest):
     def test_wrong_arguments(self):
         self.assertIn("bench: a command is needed: averaging ", self.usage_error("bench"))
         self.assertIn("--rounds: Value 0 not in range", self.usage_error("bench", "averaging", "--rounds", "0"))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -3,7 +3,6 @@ output."""
 
 import pathlib
 import tempfile
-import unittest
 
 from command import CommandTest
 
@@ -25,7 +24,3 @@ class Checkpoint(CommandTest):
     def refused(self, folder, reason):
         for command in (["show", folder], ["show", folder, "--json"], ["consensus", folder, folder + "/out"]):
             self.assertEqual(self.usage_error("checkpoint", *command), folder + reason)
-
-
-if __name__ == "__main__":
-    unittest.main()

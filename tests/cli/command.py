@@ -9,14 +9,13 @@ import unittest
 class CommandTest(unittest.TestCase):
     maxDiff = None
 
-    def run_command(self, *arguments):
-        return subprocess.run([os.environ["STARLING"], *arguments], stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, timeout=120)
+    def run_command(self, *arguments, **environment):
+        return subprocess.run([os.environ["STARLING"], *arguments], env={**os.environ, **environment},
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
 
     def starling(self, *arguments, code=0, **environment):
         """stdout of the command, which must end with `code`; if that is 0, stderr must be empty."""
-        done = subprocess.run([os.environ["STARLING"], *arguments], env={**os.environ, **environment},
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        done = self.run_command(*arguments, **environment)
         self.assertEqual(done.returncode, code, done.stderr)
         if code == 0:
             self.assertEqual(done.stderr, "")

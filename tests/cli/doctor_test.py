@@ -25,6 +25,11 @@ def processor_has(*names):
 
 
 class Doctor(CommandTest):
+    def message(self, name, code, **variables):
+        """The message of the check with this name."""
+        checks = json.loads(self.starling("doctor", "--json", code=code, **variables))["checks"]
+        return next(check["message"] for check in checks if check["name"] == name)
+
     def test_text(self):
         text = self.starling("doctor")
         for name in ("starling", "compiler", "torch", "Gloo", "CUDA", "NCCL", "OpenSSL", "processor", "cores", "memory",
@@ -48,43 +53,32 @@ class Doctor(CommandTest):
         self.assertIn("127.0.0.1", loopback[0]["addresses"])
 
     def test_the_launcher(self):
-        def launcher(code, **variables):
-            checks = json.loads(self.starling("doctor", "--json", code=code, **variables))["checks"]
-            return next(check["message"] for check in checks if check["name"] == "launcher")
-
-        self.assertEqual(launcher(0), "none: one worker alone, unless train --workers starts more")
+        self.assertEqual(self.message("launcher", 0), "none: one worker alone, unless train --workers starts more")
         mpirun = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
                   "OMPI_COMM_WORLD_LOCAL_SIZE": "3", "MASTER_PORT": "29500"}
-        self.assertEqual(launcher(0, **mpirun),
+        self.assertEqual(self.message("launcher", 0, **mpirun),
                          "mpirun: rank 1 of 3, 3 on this host, they meet at 127.0.0.1 port 29500")
-        self.assertIn("set MASTER_ADDR", launcher(1, **{**mpirun, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}))
+        self.assertIn("set MASTER_ADDR", self.message("launcher", 1, **{**mpirun, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}))
 
     def test_the_compiler_for_gpus(self):
-        def nvrtc(code, **variables):
-            checks = json.loads(self.starling("doctor", "--json", code=code, **variables))["checks"]
-            return next(check["message"] for check in checks if check["name"] == "NVRTC")
-
         with tempfile.TemporaryDirectory() as cache:
-            message = nvrtc(0, XDG_CACHE_HOME=cache)
+            message = self.message("NVRTC", 0, XDG_CACHE_HOME=cache)
             if message.startswith("absent"):
                 self.skipTest(message)
             self.assertRegex(message, r"^\d+\.\d+ compiles the update for sm_80, and has (sm_)?[ \d]+; nothing runs")
             kept = list(pathlib.Path(cache).glob("starling/cuda/program-sm_80-*.cubin"))
             self.assertEqual(len(kept), 1)
-            self.assertEqual(nvrtc(0, XDG_CACHE_HOME=cache), message)
-        self.assertIn("STARLING_NVRTC names: ", nvrtc(1, STARLING_NVRTC="/nowhere/libnvrtc.so"))
+            self.assertEqual(self.message("NVRTC", 0, XDG_CACHE_HOME=cache), message)
+        self.assertIn("STARLING_NVRTC names: ", self.message("NVRTC", 1, STARLING_NVRTC="/nowhere/libnvrtc.so"))
 
     def test_the_instruction_set_of_the_kernels(self):
-        def kernels(code, isa):
-            checks = json.loads(self.starling("doctor", "--json", code=code, STARLING_ISA=isa))["checks"]
-            return next(check["message"] for check in checks if check["name"] == "kernels")
-
-        best, allowed = kernels(0, "").split(", of ")
+        best, allowed = self.message("kernels", 0, STARLING_ISA="").split(", of ")
         self.assertEqual(best, allowed.split(", ")[0])
         for isa in allowed.split(", "):
-            self.assertEqual(kernels(0, isa), f"{isa}, of {allowed}")
-        self.assertEqual(kernels(1, "avx1024"), "STARLING_ISA=avx1024 is not an instruction set that this machine and "
-                                                f"this build of Starling have: allowed are {allowed}")
+            self.assertEqual(self.message("kernels", 0, STARLING_ISA=isa), f"{isa}, of {allowed}")
+        self.assertEqual(self.message("kernels", 1, STARLING_ISA="avx1024"),
+                         "STARLING_ISA=avx1024 is not an instruction set that this machine and "
+                         f"this build of Starling have: allowed are {allowed}")
 
     @unittest.skipUnless(processor_has("avx2", "fma"), "the processor has nothing that torch could leave unused")
     def test_a_problem_is_named_and_ends_with_1(self):
@@ -95,7 +89,3 @@ class Doctor(CommandTest):
         result = json.loads(self.starling("doctor", "--json", code=1, ATEN_CPU_CAPABILITY="default"))
         self.assertFalse(result["ok"])
         self.assertEqual([check["name"] for check in result["checks"] if not check["ok"]], ["instructions"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 import os
 import pathlib
 import subprocess
-import unittest
 
 from command import CommandTest
 
@@ -74,7 +73,3 @@ class Main(CommandTest):
                                   text=True, timeout=120)
         self.assertEqual(done.returncode, 1)
         self.assertEqual(done.stderr, "starling: cannot write to stdout: No space left on device\n")
-
-
-if __name__ == "__main__":
-    unittest.main()

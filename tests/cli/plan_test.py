@@ -2,7 +2,6 @@ import json
 import os
 import pathlib
 import tempfile
-import unittest
 from xml.etree import ElementTree
 
 from command import CommandTest
@@ -27,9 +26,7 @@ def profile(hosts=4, per_host=1, rate=1e8, forward=(0.02,), blocks=4, block_byte
 
 class Plan(CommandTest):
     def write(self, content):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        path = os.path.join(folder.name, "profile.json")
+        path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "profile.json")
         with open(path, "w") as file:
             file.write(content if isinstance(content, str) else json.dumps(content))
         return path
@@ -350,7 +347,3 @@ class Plan(CommandTest):
         for value in ("0", "4..2", "8,4", "4..", "1025", "four", "4,", "4..8,16"):
             self.assertEqual(self.usage_error("plan", "--profile", path, "--workers", value),
                              f"--workers: Value {value} must be rising numbers as in 8,12,16 or 8..64, from 1 to 1024")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import unittest
 
 from command import CommandTest
 from plan_test import profile
@@ -17,9 +16,7 @@ from runs import processes_of  # noqa: E402
 
 class Probe(CommandTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="starling-probe-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="starling-probe-")))
         self.out = self.folder / "network.json"
 
     def test_workers_of_one_host(self):
@@ -80,7 +77,3 @@ class Probe(CommandTest):
         self.assertEqual(self.usage_error("probe", "--workers", "2", "--bandwidths", "x.txt"),
                          "--bandwidths: Value x.txt must end in .json, as a topology does")
         self.assertIn("--seconds: Value 0 not in range", self.usage_error("probe", "--seconds", "0"))
-
-
-if __name__ == "__main__":
-    unittest.main()

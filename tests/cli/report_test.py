@@ -36,9 +36,7 @@ document.body.dataset.seen = JSON.stringify({seen, outside});
 
 class Report(CommandTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="starling-report-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="starling-report-")))
 
     def run_of(self, name, workers=2, steps=30, lr=0.1, tests=True, **more):
         """A folder as `starling train` leaves it."""

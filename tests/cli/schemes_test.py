@@ -3,7 +3,6 @@ import functools
 import json
 import pathlib
 import re
-import unittest
 
 from command import CommandTest
 
@@ -120,7 +119,3 @@ class Schemes(CommandTest):
             self.assertIn(said, self.usage_error("schemes", "--for", *arguments), arguments)
         self.assertIn("--for", self.usage_error("schemes", "--skew", "strong"))
         self.assertIn("--for", self.usage_error("schemes", "cta", "--for"))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 import json
 import pathlib
 import tempfile
-import unittest
 
 from command import CommandTest
 
@@ -21,9 +20,7 @@ def text(rank, start=0, spans=((0, 1),), workers=2, dropped=0):
 
 class Timeline(CommandTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="starling-timeline-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="starling-timeline-")))
 
     def write(self, rank, content):
         (self.folder / f"timeline-{rank}.json").write_text(content)
@@ -34,11 +31,9 @@ class Timeline(CommandTest):
     def error(self, *arguments, code=2):
         """The one line of a failed merge, which leaves nothing behind."""
         before = sorted(self.folder.iterdir())
-        done = self.run_command("timeline", *(arguments or [self.folder]))
-        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
-        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        said = self.usage_error("timeline", *(arguments or [self.folder]), code=code)
         self.assertEqual(sorted(self.folder.iterdir()), before)
-        return done.stderr.removeprefix("starling: ").removesuffix("\n").replace(f"{self.folder}/", "")
+        return said.replace(f"{self.folder}/", "")
 
     def test_clocks_are_aligned(self):
         self.write(0, text(0, 100 * SECOND + 500, [(1, 2), (10.125, 0.5)]))
@@ -85,7 +80,3 @@ class Timeline(CommandTest):
         self.write(0, text(0, workers=1))
         self.assertEqual(self.error(self.folder, "--out", "/nowhere/x.json", code=1),
                          "/nowhere/x.json: cannot be written: No such file or directory")
-
-
-if __name__ == "__main__":
-    unittest.main()

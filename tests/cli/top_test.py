@@ -1,6 +1,5 @@
 """`starling top` in a terminal: the picture in ptys of several sizes, and in tmux."""
 
-import contextlib
 import fcntl
 import json
 import os
@@ -151,9 +150,7 @@ class Session:
 
 class Top(CommandTest):
     def setUp(self):
-        self.stack = contextlib.ExitStack()
-        self.addCleanup(self.stack.close)
-        self.folder = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="starling-top-")))
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="starling-top-")))
         self.out = self.folder / "run"
         (self.out / "phases").mkdir(parents=True)
         (self.out / "recipe.toml").write_text('mixing.scheme = "cta"\nmixing.topology = "ring"\n')
@@ -166,7 +163,7 @@ class Top(CommandTest):
     def phase(self, rank, workers, step, seconds):
         """A worker that lives as long as this test, in `forward` for so many seconds. Its file is
         as starling/core/phases.cpp has it."""
-        file = self.stack.enter_context(open(self.out / "phases" / f"worker-{rank}", "w+b"))
+        file = self.enterContext(open(self.out / "phases" / f"worker-{rank}", "w+b"))
         now = time.time()
         file.write(struct.pack("=16siiiiqd64sqdqdqd", b"starling phases", rank, workers, 0, 1, os.getpid(), now,
                                socket.gethostname().encode()[:63], step * 256 + FORWARD + 1, now - seconds, 0, 0, 0, 0))
@@ -184,7 +181,7 @@ class Top(CommandTest):
 
     def top(self, columns=120, lines=LINES, every="100ms", **more):
         session = Session([self.out, "--every", every], columns, lines, **more)
-        self.stack.callback(session.close)
+        self.addCleanup(session.close)
         return session
 
     def check_restored(self, session):
@@ -343,7 +340,7 @@ class Top(CommandTest):
         self.workers(2, late=[1])
         tmux = ["tmux", "-f", "/dev/null", "-S", self.folder / "socket"]
         environment = {**os.environ, "TERM": "xterm", "STARLING_TOP_RUN": str(self.out)}
-        self.stack.callback(subprocess.run, [*tmux, "kill-server"], stderr=subprocess.DEVNULL)
+        self.addCleanup(subprocess.run, [*tmux, "kill-server"], stderr=subprocess.DEVNULL)
         subprocess.run([*tmux, "new-session", "-d", "-x", "60", "-y", "12",
                         'echo before; "$STARLING" top "$STARLING_TOP_RUN"; echo "code $?"; exec sleep 1000'],
                        env=environment, check=True)
@@ -363,7 +360,3 @@ class Top(CommandTest):
         self.assertEqual(self.table(lines)["worker"], ["1", "0"])
         subprocess.run([*tmux, "send-keys", "q"], check=True)
         self.assertEqual(shown(lambda text: "code" in text)[:2], ["before", "code 0"])
-
-
-if __name__ == "__main__":
-    unittest.main()

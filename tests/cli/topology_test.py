@@ -2,7 +2,6 @@ import json
 import os
 import re
 import tempfile
-import unittest
 import xml.etree.ElementTree
 
 from command import CommandTest
@@ -301,7 +300,3 @@ Sent: times the model, per worker and round, and the maximum of one worker in a 
                          "--workers-per-node: Value 0 not in range 1 to 512")
         self.assertEqual(self.usage_error("topology", "ring", "4"),
                          "topology: '4' is one argument too many (starling topology --help shows all)")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,13 +1,10 @@
 #include "starling/core/config.h"
 
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <random>
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/core/every_kind.h"
 #include "tests/refusal.h"
 
@@ -113,8 +110,7 @@ TEST(Config, OverridesSayCommandLine) {
       "command line: alpha.count = \"4x\": wrong type, allowed is a whole number at least 1 and at most 10");
   EXPECT_EQ(override_error("alpha.count", "99999999999999999999"),
             "command line: alpha.count = \"99999999999999999999\": wrong type, allowed is a whole number at "
-            "least 1 and "
-            "at most 10");
+            "least 1 and at most 10");
   EXPECT_EQ(
       override_error("alpha.count", "-1"),
       "command line: alpha.count = -1: out of range, allowed is a whole number at least 1 and at most 10");

@@ -6,12 +6,10 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "starling/core/error.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -121,16 +119,13 @@ TEST_F(Failpoints, StepsAreCountedUntilTheyAreTold) {
 
 TEST_F(Failpoints, AWrongOneIsRefusedWithWhatIsAllowed) {
   const auto refused = [](const std::string& value) { return refusal([&] { arm_failpoints(value, 0, 0); }); };
-  EXPECT_EQ(
-      refused("optimzer:5:1:kill"),
-      "environment: STARLING_FAIL: \"optimzer:5:1:kill\": unknown phase \"optimzer\", did you mean "
-      "optimizer?; "
-      "there are: rendezvous, data, forward, backward, optimizer, exchange, test, checkpoint, send, vote, "
-      "average, checkpoint-write, checkpoint-rename, checkpoint-latest, join");
+  EXPECT_EQ(refused("optimzer:5:1:kill"),
+            "environment: STARLING_FAIL: \"optimzer:5:1:kill\": unknown phase \"optimzer\", did you mean "
+            "optimizer?; there are: rendezvous, data, forward, backward, optimizer, exchange, test, "
+            "checkpoint, send, vote, average, checkpoint-write, checkpoint-rename, checkpoint-latest, join");
   EXPECT_EQ(refused("data:5:1:kil"),
             "environment: STARLING_FAIL: \"data:5:1:kil\": unknown action \"kil\", did you mean kill?; there "
-            "are: kill, "
-            "stop, exit, throw, sleep, nan, jump");
+            "are: kill, stop, exit, throw, sleep, nan, jump");
   for (const auto& [value, why] : std::vector<std::pair<std::string, std::string>>{
            {"data", "this is not phase:step:rank:action"},
            {"data:1:1:kill,", "\"\": this is not phase:step"},

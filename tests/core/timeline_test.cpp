@@ -1,18 +1,16 @@
 #include "starling/core/timeline.h"
 
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 
 #include "starling/core/error.h"
 #include "tests/folder.h"
+#include "tests/threads.h"
 
 namespace starling {
 namespace {
@@ -150,13 +148,9 @@ TEST_F(TimelineTest, OnlyTheStepsAskedForAreKept) {
 
 TEST_F(TimelineTest, AFullOneCountsWhatItDrops) {
   Timeline timeline(0, 1, {.most = 100});
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&timeline] {
-      for (int i = 0; i < 50; ++i) const Timeline::Scope span(&timeline, {.name = "s"});
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  on_threads(4, [&](int) {
+    for (int i = 0; i < 50; ++i) const Timeline::Scope span(&timeline, {.name = "s"});
+  });
   EXPECT_EQ(timeline.dropped(), 100U);
   const json file = written(timeline);
   EXPECT_EQ(spans(file).size(), 100U);

@@ -1,12 +1,10 @@
 // config_test.cpp has hostile TOML in recipes. This file tests the rest of the tree, and JSON.
 #include "starling/core/tree.h"
 
-#include <limits>
 #include <random>
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/refusal.h"
 
 namespace starling {

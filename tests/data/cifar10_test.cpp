@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/data/data_files.h"
 #include "tests/refusal.h"
 

@@ -7,7 +7,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "tests/refusal.h"
 

@@ -9,7 +9,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/data/length_sampler.h"
 #include "starling/data/sampler.h"
 #include "tests/refusal.h"

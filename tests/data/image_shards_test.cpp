@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/data/image_files.h"
 #include "tests/data/tar_files.h"
 #include "tests/refusal.h"
@@ -69,8 +68,7 @@ TEST_F(ImageShardsTest, RefusesShardsThatAreNotOfOnePacking) {
   EXPECT_EQ(refusal<Error>([&] { find_image_shards(folder_.path, "val"); }),
             folder_.path +
                 "/val-00000.shard: not there, and no val-0.tar; `starling pack images` makes shards, "
-                "data.dir names "
-                "the folder");
+                "data.dir names the folder");
   EXPECT_NO_THROW(find_image_shards(folder_.path, "train"));
 }
 

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/data/image_files.h"
 #include "tests/refusal.h"
 

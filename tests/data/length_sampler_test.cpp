@@ -1,13 +1,11 @@
 #include "starling/data/length_sampler.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <vector>
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "tests/refusal.h"
 

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/data/image_files.h"
 #include "tests/refusal.h"
 

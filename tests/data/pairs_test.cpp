@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/data/data_files.h"
 #include "tests/refusal.h"
 
@@ -12,7 +11,6 @@ namespace starling {
 namespace {
 
 using namespace testing_data;
-using testing::ElementsAre;
 
 class PairsTest : public testing::Test {
  protected:

@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/refusal.h"
 
 namespace starling {

@@ -48,7 +48,3 @@ class Messages(unittest.TestCase):
             named = [name.split("=")[0] for line in table.splitlines()[2:]
                      for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
             self.assertEqual(sorted(named), sorted(known))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -7,12 +7,15 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import struct
 import subprocess
+import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests/train"))
+from runs import free_port  # noqa: E402
+
 TORCH = pathlib.Path(os.environ["TORCH_DIR"])
 PYTHON = TORCH.parents[3] / "bin/python"  # for a wheel's torch in a virtual environment
 # The same every time: ccache knows files by their paths.
@@ -34,18 +37,6 @@ def path_without_python():
             if "python" not in command.name and not (folder / command.name).is_symlink():
                 (folder / command.name).symlink_to(command)
     return str(folder)
-
-
-def free_port():
-    """Not an ephemeral port of the system, which another process could get a moment later."""
-    for port in range(20000 + os.getpid() % 5000, 32000):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                pass
-    raise AssertionError("no port is free")
 
 
 def write_images(folder):
@@ -95,7 +86,7 @@ class Examples(unittest.TestCase):
         """Runs the program on 3 workers. Returns for each worker the numbers in each line that it
         prints after its name."""
         shared = {"WORLD_SIZE": str(WORKERS), "LOCAL_WORLD_SIZE": str(WORKERS), "MASTER_ADDR": "127.0.0.1",
-                  "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+                  "MASTER_PORT": str(free_port("127.0.0.1")), "OMP_NUM_THREADS": "1"}
         processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                       stderr=subprocess.STDOUT, text=True,
                                       env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
@@ -184,7 +175,3 @@ class Examples(unittest.TestCase):
                                   PATH=self.path)
             self.assertEqual(said.count("CMake Error"), 1, said)
             self.assertIn(message, said)
-
-
-if __name__ == "__main__":
-    unittest.main()

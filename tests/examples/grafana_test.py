@@ -49,7 +49,3 @@ class Grafana(unittest.TestCase):
             taken |= cells
         ids = [panel["id"] for panel in BOARD["panels"]]
         self.assertEqual(len(ids), len(set(ids)))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -133,7 +133,3 @@ class Launch(Images):
         self.train(lambda node: (["bash", "-c", run], {
             **task["envs"], "WORKERS": str(WORKERS), "SKYPILOT_NUM_NODES": str(NODES), "SKYPILOT_NODE_RANK": str(node),
             "SKYPILOT_NODE_IPS": f"{outer_address()}\n{outer_address()}"}))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -48,9 +48,7 @@ def until(condition, seconds):
 
 class Ray(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="starling-", ignore_cleanup_errors=True)
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="starling-", ignore_cleanup_errors=True)))
         self.lines = self.folder / "out/metrics.jsonl"
         self.addCleanup(self.end_processes)
 
@@ -104,7 +102,3 @@ class Ray(unittest.TestCase):
         self.assertRegex(text, r"(?m)^average of 2: loss \S+, distance \S+$")
         until(lambda: not processes_of(self.folder), 30)
         self.assertEqual(processes_of(self.folder), {})
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -10,6 +10,7 @@
 #include "starling/transport/mapped/mapped.h"
 #include "starling/transport/tcp/tcp.h"
 #include "tests/exchange/flock.h"
+#include "tests/loopback.h"
 #include "tests/mixed.h"
 
 namespace starling {
@@ -101,11 +102,7 @@ struct Sparses {
   Sparses(const Schedule& schedule, int one_in, double gamma, std::size_t size, Over over = Over::threads,
           Patience patience = {})
       : hub(schedule.workers()) {
-    World world;
-    world.size = schedule.workers();
-    world.token = "a secret of these tests";
-    world.address = "127.0.0.1";
-    world.store = std::make_shared<MemoryStore>();
+    World world = loopback_world(schedule.workers());
     for (world.rank = 0; world.rank < world.size; ++world.rank) {
       auto transport = over == Over::tcp      ? make_tcp_transport(world, "test")
                        : over == Over::mapped ? make_mapped_transport(world, "test")
@@ -117,9 +114,7 @@ struct Sparses {
   }
   template <class F>
   void everyone(F&& f) {
-    std::vector<std::thread> threads;
-    for (auto& worker : workers) threads.emplace_back([&] { f(*worker); });
-    for (auto& thread : threads) thread.join();
+    on_threads_of(workers, [&](auto& worker) { f(*worker); });
   }
   void learn_and_step() {
     everyone([](Sparse& w) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,6 +11,7 @@
 #include "starling/exchange/exchange.h"
 #include "starling/topology/schedules.h"
 #include "starling/transport/local/local.h"
+#include "tests/threads.h"
 
 namespace starling {
 namespace {
@@ -95,9 +95,7 @@ void expect_vectors_and_tail(const char* topology, Exchanged exchanged) {
     for (int part = 0; part < 3; ++part) EXPECT_NEAR(mixed[part], 10.0 * part + expected, 1e-5) << topology;
     EXPECT_EQ(exchange.statistics().aborted, 0U);
   };
-  std::vector<std::thread> workers;
-  for (int rank = 0; rank < kWorkers; ++rank) workers.emplace_back(work, rank);
-  for (std::thread& worker : workers) worker.join();
+  on_threads(kWorkers, work);
 }
 
 TEST(Contents, VectorsAndTailArriveBehindOneAnother) {

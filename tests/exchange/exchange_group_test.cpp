@@ -56,30 +56,26 @@ TEST(GroupExchange, OneRoundIsTheMeanAndWhatAllAgreeOnStaysToTheBit) {
 TEST(GroupExchange, BlocksWithFewerFloatsThanMembers) {
   LocalHub hub(5);
   const std::vector<std::size_t> sizes{1, 2, 7};
-  std::vector<std::thread> workers;
-  for (int rank = 0; rank < 5; ++rank) {
-    workers.emplace_back([&, rank] {
-      Exchange exchange(hub.endpoint(rank), make_schedule("complete", 5), sizes, {});
-      exchange.meet();
-      std::vector<float> x(7, static_cast<float>(rank));
-      for (int b = 0; b < 3; ++b) {
-        kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, exchange.outgoing(b),
-                        sizes[static_cast<std::size_t>(b)]);
-        exchange.start(b, true);
+  on_threads(5, [&](int rank) {
+    Exchange exchange(hub.endpoint(rank), make_schedule("complete", 5), sizes, {});
+    exchange.meet();
+    std::vector<float> x(7, static_cast<float>(rank));
+    for (int b = 0; b < 3; ++b) {
+      kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, exchange.outgoing(b),
+                      sizes[static_cast<std::size_t>(b)]);
+      exchange.start(b, true);
+    }
+    for (int b = 0; b < 3; ++b) {
+      const auto arrived = exchange.finish(b);
+      ASSERT_EQ(arrived.size(), 1U);
+      const auto bytes = arrived[0].theirs.bytes();
+      for (std::size_t at = 0; at < bytes.size(); at += sizeof(float)) {
+        float value = 0;
+        std::memcpy(&value, bytes.data() + at, sizeof value);
+        EXPECT_NEAR(value, 2, 1e-6) << "block " << b;
       }
-      for (int b = 0; b < 3; ++b) {
-        const auto arrived = exchange.finish(b);
-        ASSERT_EQ(arrived.size(), 1U);
-        const auto bytes = arrived[0].theirs.bytes();
-        for (std::size_t at = 0; at < bytes.size(); at += sizeof(float)) {
-          float value = 0;
-          std::memcpy(&value, bytes.data() + at, sizeof value);
-          EXPECT_NEAR(value, 2, 1e-6) << "block " << b;
-        }
-      }
-    });
-  }
-  for (auto& worker : workers) worker.join();
+    }
+  });
 }
 
 // The slack of one step, like that of an edge: all members on ONE thread.

@@ -7,6 +7,7 @@
 
 #include "starling/transport/mapped/mapped.h"
 #include "tests/exchange/flock.h"
+#include "tests/loopback.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -15,20 +16,14 @@ namespace {
 // Workers on threads, each with a transport of its own, like processes.
 struct Neighbours {
   Neighbours(const Schedule& schedule, Wire wire, decltype(&make_mapped_transport) make, int one_in = 1) {
-    World world;
-    world.size = schedule.workers();
-    world.token = "a secret of these tests";
-    world.address = "127.0.0.1";
-    world.store = std::make_shared<MemoryStore>();
+    World world = loopback_world(schedule.workers());
     for (world.rank = 0; world.rank < world.size; ++world.rank)
       workers.push_back(std::make_unique<Worker>(make(world, "test"), schedule, Patience{}, wire, one_in));
     everyone([](Worker& w) { w.begin(); });
   }
   template <class F>
   void everyone(F&& f) {
-    std::vector<std::thread> threads;
-    for (auto& worker : workers) threads.emplace_back([&] { f(*worker); });
-    for (auto& thread : threads) thread.join();
+    on_threads_of(workers, [&](auto& worker) { f(*worker); });
   }
   void steps(int n) {
     everyone([n](Worker& w) {
@@ -71,10 +66,7 @@ constexpr Sent kWires[] = {{Wire::fp32, 1}, {Wire::bf16, 1}, {Wire::fp16, 1},
 
 // The error is all that a user may read.
 TEST(Exchange, AnotherTokenIsNamedInTheLastLine) {
-  World world;
-  world.size = 2;
-  world.address = "127.0.0.1";
-  world.store = std::make_shared<MemoryStore>();
+  World world = loopback_world(2);
   world.timeouts.meet = std::chrono::milliseconds(500);
   const Patience patience{.meet = world.timeouts.meet, .max_wait = {}};
   std::vector<std::unique_ptr<Worker>> workers;
@@ -83,16 +75,11 @@ TEST(Exchange, AnotherTokenIsNamedInTheLastLine) {
     workers.push_back(std::make_unique<Worker>(make_tcp_transport(world, "test"), make_schedule("ring", 2),
                                                patience, Wire::fp32));
   }
-  std::vector<std::thread> threads;
-  for (auto& worker : workers) {
-    threads.emplace_back([&] {
-      EXPECT_THAT(
-          refusal([&] { worker->exchange.meet(); }),
-          testing::EndsWith("is not signed with this worker's token: give all workers the same one, by "
-                            "STARLING_TOKEN_FILE or STARLING_TOKEN)"));
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  on_threads_of(workers, [](auto& worker) {
+    EXPECT_THAT(refusal([&] { worker->exchange.meet(); }),
+                testing::EndsWith("is not signed with this worker's token: give all workers the same one, by "
+                                  "STARLING_TOKEN_FILE or STARLING_TOKEN)"));
+  });
 }
 
 // Edges, and a group's parts and means.

@@ -9,8 +9,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
-#include "starling/topology/schedules.h"
 #include "tests/exchange/flock.h"
 #include "tests/mixed.h"
 #include "tests/refusal.h"
@@ -139,16 +137,12 @@ TEST(Exchange, UnevenStepsEndWithoutAHang) {
     std::vector<float> values(n);
     for (std::size_t i = 0; i < n; ++i) values[i] = static_cast<float>(i * i);
     const float mean = std::accumulate(values.begin(), values.end(), 0.0F) / static_cast<float>(n);
-    std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < n; ++i) {
-      threads.emplace_back([&, i] {
-        Worker& worker = flock[static_cast<int>(i)];
-        for (int t = 0; t < (i == 0 ? 2 : 7); ++t) worker.step();
-        EXPECT_EQ(worker.exchange.average({&values[i], 1}).size(), n);
-        worker.step();
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    flock.everyone([&](Worker& worker) {
+      const int i = worker.transport->rank();
+      for (int t = 0; t < (i == 0 ? 2 : 7); ++t) worker.step();
+      EXPECT_EQ(worker.exchange.average({&values[static_cast<std::size_t>(i)], 1}).size(), n);
+      worker.step();
+    });
     for (const float value : values) EXPECT_NEAR(value, mean, 1e-6);
   }
 }

@@ -6,9 +6,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/exchange/exchange.h"
-#include "starling/topology/schedules.h"
-#include "starling/transport/local/local.h"
 #include "tests/exchange/deaf.h"
 #include "tests/exchange/flock.h"
 #include "tests/refusal.h"

@@ -16,13 +16,12 @@
 
 #include <gtest/gtest.h>
 
-#include "starling/exchange/exchange.h"
-#include "starling/kernels/update.h"
 #include "starling/topology/schedules.h"
 #include "starling/transport/local/local.h"
 #include "tests/eventually.h"
 #include "tests/exchange/one_thread.h"
 #include "tests/log_lines.h"
+#include "tests/threads.h"
 
 namespace starling {
 
@@ -111,11 +110,9 @@ struct Flock {
   // Runs f on one thread for each, for calls that wait for the others.
   template <class F>
   void everyone(F&& f) {
-    std::vector<std::thread> threads;
-    for (auto& worker : workers) {
-      if (worker) threads.emplace_back([&] { f(*worker); });
-    }
-    for (auto& thread : threads) thread.join();
+    on_threads_of(workers, [&](auto& worker) {
+      if (worker) f(*worker);
+    });
   }
   // So many steps of all, on this thread. Returns how many arrivals each has mixed.
   std::vector<int> steps(int times) {

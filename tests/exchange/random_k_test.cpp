@@ -6,6 +6,7 @@
 
 #include "starling/transport/tcp/tcp.h"
 #include "tests/exchange/flock.h"
+#include "tests/loopback.h"
 
 namespace starling {
 namespace {
@@ -114,9 +115,8 @@ TEST(RandomK, BlocksOfAnotherMaskAreRefusedByBothEnds) {
       x.emplace_back(kSize, static_cast<float>(i));
     }
     const auto everyone = [&](auto&& f) {
-      std::vector<std::thread> threads;
-      for (std::size_t i = 0; i < x.size(); ++i) threads.emplace_back([&, i] { f(*exchanges[i], x[i]); });
-      for (auto& thread : threads) thread.join();
+      on_threads(n,
+                 [&](int i) { f(*exchanges[static_cast<std::size_t>(i)], x[static_cast<std::size_t>(i)]); });
     };
     everyone([](Exchange& exchange, auto&) { exchange.meet(); });
     int refused = 0;
@@ -155,40 +155,32 @@ TEST(RandomK, SmallBlocksCommitAndComeTogether) {
       const int n = 4;
       const Schedule schedule = make_schedule(topology, n);
       LocalHub hub(n);
-      World world;
-      world.size = n;
-      world.token = "a secret of these tests";
-      world.address = "127.0.0.1";
-      world.store = std::make_shared<MemoryStore>();
+      World world = loopback_world(n);
       std::vector<std::unique_ptr<Exchange>> exchanges;
       for (world.rank = 0; world.rank < n; ++world.rank) {
         exchanges.push_back(
             std::make_unique<Exchange>(tcp ? make_tcp_transport(world, "test") : hub.endpoint(world.rank),
                                        schedule, sizes, ExchangeOptions{.contents = {.one_in = 3}}));
       }
-      std::vector<std::thread> workers;
-      for (int rank = 0; rank < n; ++rank) {
-        workers.emplace_back([&, rank] {
-          Exchange& exchange = *exchanges[static_cast<std::size_t>(rank)];
-          exchange.meet();
-          std::vector<std::vector<float>> x;
-          for (const std::size_t size : sizes) x.emplace_back(size, static_cast<float>(rank));
-          Grid unused(Wire::int8);
-          for (int t = 0; t < 90; ++t) {
-            for (std::size_t b = 0; b < x.size(); ++b) {
-              write_block(x[b], exchange.outgoing(static_cast<int>(b)), 0);
-              exchange.start(static_cast<int>(b), true);
-            }
-            for (std::size_t b = 0; b < x.size(); ++b)
-              mix_block(x[b], exchange.finish(static_cast<int>(b)), unused);
+      on_threads(n, [&](int rank) {
+        Exchange& exchange = *exchanges[static_cast<std::size_t>(rank)];
+        exchange.meet();
+        std::vector<std::vector<float>> x;
+        for (const std::size_t size : sizes) x.emplace_back(size, static_cast<float>(rank));
+        Grid unused(Wire::int8);
+        for (int t = 0; t < 90; ++t) {
+          for (std::size_t b = 0; b < x.size(); ++b) {
+            write_block(x[b], exchange.outgoing(static_cast<int>(b)), 0);
+            exchange.start(static_cast<int>(b), true);
           }
-          for (const auto& block : x) {
-            for (const float value : block) ASSERT_NEAR(value, 1.5, 1e-4);
-          }
-          EXPECT_EQ(exchange.statistics().aborted, 0U);
-        });
-      }
-      for (auto& worker : workers) worker.join();
+          for (std::size_t b = 0; b < x.size(); ++b)
+            mix_block(x[b], exchange.finish(static_cast<int>(b)), unused);
+        }
+        for (const auto& block : x) {
+          for (const float value : block) ASSERT_NEAR(value, 1.5, 1e-4);
+        }
+        EXPECT_EQ(exchange.statistics().aborted, 0U);
+      });
     }
   }
 }

@@ -4,17 +4,14 @@
 #include <gmock/gmock.h>
 
 #include "tests/exchange/flock.h"
+#include "tests/loopback.h"
 
 namespace starling {
 namespace {
 
 TEST(Exchange, WhatARelayDoesToFramesIsNotMixedAndTheSumIsConserved) {
   const Schedule schedule = make_schedule("one-peer-ring", 2);
-  World world;
-  world.size = 2;
-  world.token = "a secret of these tests";
-  world.address = "127.0.0.1";
-  world.store = std::make_shared<MemoryStore>();
+  World world = loopback_world(2);
   const auto worker = [&](int rank) {
     world.rank = rank;
     return std::make_unique<Worker>(make_tcp_transport(world, "test"), schedule, Patience{}, Wire::fp32);

@@ -134,7 +134,6 @@ def split(seconds):
     return act
 
 
-LEFT = "has not come|is gone|failed"
 PAUSE = (("STARLING_PARTITION", "pause"),)
 
 FAULTS = [

@@ -11,7 +11,3 @@ class Matrix(unittest.TestCase):
         cells = run_cells([fault for fault in FAULTS if fault.smoke], topologies=["ring"])
         wrong = {(cell.fault.name, cell.scheme): cell.as_json() for cell in cells if cell.wrong}
         self.assertEqual(wrong, {})
-
-
-if __name__ == "__main__":
-    unittest.main()

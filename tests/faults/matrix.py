@@ -40,7 +40,7 @@ import uuid
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent / folder) for folder in (".", "../train")]
 from faults import FAULTS, LATE, STEP, TRAINED, VICTIM, WORKERS, Expect, Fault, compiled  # noqa: E402
-from runs import free_port, write_images  # noqa: E402
+from runs import free_port, metrics_of, write_images  # noqa: E402
 from watched import Hang, Watched  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -179,7 +179,7 @@ class Cell:
         lost = {} if expect.again else {"workers_lost": len(expect.dead)}
         for key, value in {"workers": WORKERS, "steps": self.fault.steps, "directed_aborted": 0, **lost}.items():
             self.require(summary[key] == value, f"trains: {key} is {summary[key]}, not {value}")
-        records = self.records()
+        records = metrics_of(self.out)
         self.check_apart(records)
         self.check_newcomers(run, records)
         self.check_sound(records)
@@ -190,14 +190,6 @@ class Cell:
                          f"learns: consensus distance {summary['consensus_distance']}, "
                          f"without the fault {undisturbed['consensus_distance']}")
         self.check_checkpoints()
-
-    def records(self):
-        """Rank -> its lines of metrics.jsonl."""
-        records = {}
-        for line in (self.out / "metrics.jsonl").read_text().splitlines():
-            record = json.loads(line)
-            records.setdefault(record["rank"], []).append(record)
-        return records
 
     def check_newcomers(self, run, records):
         """Later steps tell nothing: mixing pulls any newcomer to the others."""

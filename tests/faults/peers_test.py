@@ -34,7 +34,3 @@ class Outcomes(unittest.TestCase):
             with self.subTest(name):
                 got = [seen.get(key) for key in ("outcome", "others_pause", "away", "lost")][: len(expected)]
                 self.assertEqual(tuple(got), expected)
-
-
-if __name__ == "__main__":
-    unittest.main()

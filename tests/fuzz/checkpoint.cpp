@@ -2,37 +2,34 @@
 // worker's file; the rest is the second's.
 #include "starling/checkpoint/consensus.h"
 #include "starling/core/crc32c.h"
+#include "tests/folder.h"
 #include "tests/fuzz/target.h"
 
 namespace starling::fuzz {
 
 void read(std::string_view bytes) {
-  namespace fs = std::filesystem;
   if (bytes.size() < 2) return;
   const std::size_t length =
       static_cast<unsigned char>(bytes[0]) + 256U * static_cast<unsigned char>(bytes[1]);
   bytes.remove_prefix(2);
   const std::string_view first = bytes.substr(0, length), second = bytes.substr(first.size());
-  const fs::path folder = fs::temp_directory_path() / ("starling-fuzz-" + std::to_string(getpid()));
-  fs::create_directory(folder);
+  const Folder folder;
   Manifest manifest{.workers = 2};
   for (const std::string_view content : {first, second}) {
     const int worker = static_cast<int>(manifest.files.size());
-    std::ofstream(folder / worker_file(worker), std::ios::binary)
-        .write(content.data(), static_cast<std::streamsize>(content.size()));
+    spill(folder / worker_file(worker), std::string(content));
     manifest.files.push_back(
         {.worker = worker, .digest = {content.size(), crc32c(std::as_bytes(std::span(content)))}});
   }
-  std::ofstream(folder / "manifest.json") << to_json(manifest);
+  spill(folder / "manifest.json", to_json(manifest));
   accepted([&] {
-    const AverageModel model(Checkpoint(folder), [](Level, const std::string&) {});
+    const AverageModel model(Checkpoint(folder.path), [](Level, const std::string&) {});
     write_consensus(model, folder / "average");
     const SafetensorsReader written(folder / "average");
     check(written.tensors().size() == model.tensors().size(), "another number of tensors is written");
     for (const TensorInfo& tensor : model.tensors())
       check(model.read(tensor).size() == written.find(tensor.name)->bytes(), "a tensor of another size");
   });
-  fs::remove_all(folder);
 }
 
 }  // namespace starling::fuzz

@@ -2,8 +2,6 @@
 // chooses the algorithm; each byte after it lets this worker do something, or play an event.
 #include "starling/gossip/gossip.h"
 
-#include <array>
-
 #include "starling/topology/schedules.h"
 #include "tests/fuzz/stage.h"
 

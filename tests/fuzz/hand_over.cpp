@@ -2,7 +2,6 @@
 // input a byte says the next message's length and how many descriptors go with it.
 #include "starling/transport/mapped/hand_over.h"
 
-#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <vector>

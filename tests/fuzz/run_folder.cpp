@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tests/folder.h"
 #include "tests/fuzz/target.h"
 
 namespace starling::fuzz {
@@ -25,9 +26,7 @@ void check_curve(const RunCurve& curve) {
 }  // namespace
 
 void read(std::string_view bytes) {
-  namespace fs = std::filesystem;
-  const fs::path folder = fs::temp_directory_path() / ("starling-fuzz-" + std::to_string(getpid()));
-  fs::create_directory(folder);
+  const Folder folder;
   std::vector<std::string_view> parts;
   for (std::size_t begin = 0; begin <= bytes.size();) {
     const std::size_t end = std::min(bytes.find('\0', begin), bytes.size());
@@ -36,18 +35,16 @@ void read(std::string_view bytes) {
   }
   const std::array trained = {"metrics.jsonl", "tests.jsonl", "summary.json", "recipe.toml"};
   const std::array simulated = {"", "simulate.jsonl", "cluster.json", "recipe.toml"};
-  std::ofstream(folder / "recipe.toml") << "data.name = \"pictures\"\n";
+  spill(folder / "recipe.toml", "data.name = \"pictures\"\n");
   const auto& names = parts.front().empty() ? simulated : trained;
   for (std::size_t i = parts.front().empty() ? 1 : 0; i < std::min(parts.size(), names.size()); ++i)
-    std::ofstream(folder / names[i], std::ios::binary)
-        .write(parts[i].data(), static_cast<std::streamsize>(parts[i].size()));
+    spill(folder / names[i], std::string(parts[i]));
   accepted([&] {
-    const RunFolder run = read_run_folder(folder, {{"pictures", "accuracy"}});
+    const RunFolder run = read_run_folder(folder.path, {{"pictures", "accuracy"}});
     for (const RunCurve* curve : {&run.loss, &run.spread, &run.lr, &run.waiting_share, &run.step_bytes,
                                   &run.distance, &run.score, &run.test_loss, &run.consensus_distance})
       check_curve(*curve);
   });
-  fs::remove_all(folder);
 }
 
 }  // namespace starling::fuzz

@@ -5,22 +5,20 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/folder.h"
 #include "tests/fuzz/target.h"
 
 namespace starling::fuzz {
 
 void read(std::string_view bytes) {
-  namespace fs = std::filesystem;
-  const fs::path folder = fs::temp_directory_path() / ("starling-fuzz-" + std::to_string(getpid()));
-  fs::create_directory(folder);
+  const Folder folder;
   for (const char* const name : {"metrics.jsonl", "tests.jsonl", "recipe.toml"}) {
     const std::string_view part = bytes.substr(0, bytes.find('\0'));
-    std::ofstream(folder / name, std::ios::binary)
-        .write(part.data(), static_cast<std::streamsize>(part.size()));
+    spill(folder / name, std::string(part));
     bytes.remove_prefix(std::min(part.size() + 1, bytes.size()));
   }
   accepted([&] {
-    const RunStatus status = read_run_status(folder, 1e9);
+    const RunStatus status = read_run_status(folder.path, 1e9);
     check(!status.workers.empty(), "a run without a worker");
     int before = -1;
     for (const WorkerStatus& worker : status.workers) {
@@ -32,7 +30,6 @@ void read(std::string_view bytes) {
     }
     if (status.test) check(status.test->step >= 0, "a test of a step below 0");
   });
-  fs::remove_all(folder);
 }
 
 }  // namespace starling::fuzz

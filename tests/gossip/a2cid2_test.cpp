@@ -2,7 +2,6 @@
 // continuous momentum.
 #include "starling/gossip/a2cid2.h"
 
-#include <array>
 #include <cmath>
 #include <numbers>
 #include <random>
@@ -10,7 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include "starling/core/error.h"
 #include "starling/topology/schedules.h"
 #include "tests/refusal.h"
 

@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "starling/topology/schedules.h"
@@ -22,6 +21,7 @@
 #include "tests/gossip/held.h"
 #include "tests/log_lines.h"
 #include "tests/refusal.h"
+#include "tests/threads.h"
 
 namespace starling {
 namespace {
@@ -84,9 +84,7 @@ struct Trainers {
   }
   template <class F>
   void everyone(F&& f) {
-    std::vector<std::thread> threads;
-    for (auto& one : all) threads.emplace_back([&] { f(*one); });
-    for (auto& thread : threads) thread.join();
+    on_threads_of(all, [&](auto& one) { f(*one); });
   }
   void train(int gradients, float size, std::chrono::microseconds pace = 500us) {
     everyone([&](Trainer& t) {

@@ -3,7 +3,6 @@
 #include "starling/gossip/pairing.h"
 
 #include <cstdlib>
-#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -13,7 +12,6 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 namespace starling {
 namespace {

@@ -2,8 +2,6 @@
 #include "starling/kernels/mask.h"
 
 #include <set>
-#include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,6 @@
 #include "starling/kernels/top_k.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <random>
 #include <vector>

@@ -2,7 +2,6 @@
 // instruction set.
 #include "starling/kernels/wire.h"
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -11,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "starling/core/error.h"
 #include "starling/kernels/update.h"
 #include "tests/refusal.h"
 

@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
-#include <numeric>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/crc32c.h"
-#include "starling/core/error.h"
 #include "starling/transport/local/local.h"
 #include "starling/transport/tcp/tcp.h"
 #include "tests/eventually.h"
 #include "tests/exchange/deaf.h"
+#include "tests/loopback.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -26,11 +24,8 @@ class Transfer : public testing::Test {
  protected:
   Transfer() {
     for (int rank = 0; rank < 2; ++rank) {
-      World& world = worlds.emplace_back();
+      World& world = worlds.emplace_back(loopback_world(2));
       world.rank = rank;
-      world.size = 2;
-      world.token = "sixteen bytes or more";
-      world.address = "127.0.0.1";
       world.store = store;
       world.timeouts.silent = 1s;
       world.make_transport = make_tcp_transport;

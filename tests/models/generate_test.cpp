@@ -8,7 +8,6 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
-#include "starling/core/error.h"
 #include "tests/models/tiny_gpt2.h"
 #include "tests/refusal.h"
 

@@ -7,7 +7,6 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 

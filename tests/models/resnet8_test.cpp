@@ -1,7 +1,6 @@
 #include "starling/models/resnet8.h"
 
 #include <cmath>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

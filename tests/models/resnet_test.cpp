@@ -11,7 +11,6 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/conv.h>
 
-#include "starling/core/error.h"
 #include "tests/refusal.h"
 
 namespace starling {

@@ -6,10 +6,8 @@
 #include <vector>
 
 #include <ATen/ops/allclose.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randint.h>
-#include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 

@@ -2,37 +2,10 @@
 // come. Workers are threads.
 #include "starling/optim/average.h"
 
-#include <algorithm>
-#include <atomic>
-#include <cmath>
 #include <complex>
-#include <functional>
-#include <limits>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/isnan.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/polar.h>
-#include <ATen/ops/zeros.h>
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "starling/core/error.h"
-#include "starling/optim/optimizer.h"
 #include "tests/eventually.h"
 #include "tests/optim/flock.h"
-#include "tests/refusal.h"
 
 namespace starling {
 namespace {

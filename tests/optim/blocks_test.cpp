@@ -1,7 +1,6 @@
 // Blocks: the same bits for any number of torch's threads.
 #include "starling/optim/blocks.h"
 
-#include <cmath>
 #include <functional>
 #include <map>
 

@@ -6,7 +6,6 @@
 #include "starling/optim/checkpoint_writer.h"
 #include "starling/optim/state_file.h"
 #include "tests/eventually.h"
-#include "tests/log_lines.h"
 #include "tests/optim/checkpointed.h"
 
 namespace starling {

@@ -2,7 +2,6 @@
 // what is not finite is left out.
 #include "starling/optim/consensus.h"
 
-#include "starling/optim/options.h"
 #include "tests/optim/every_scheme.h"
 
 namespace starling {

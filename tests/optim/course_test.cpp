@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "starling/core/error.h"
 #include "tests/refusal.h"
 
 namespace starling {

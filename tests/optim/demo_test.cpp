@@ -1,7 +1,6 @@
 // DeMo beside plain loops in double: tiles, cosine transform, top-k, signs.
 // scheme_equations_test.cpp has all values without signs, resume_test.cpp saving.
 #include <numbers>
-#include <random>
 
 #include "tests/optim/every_scheme.h"
 #include "tests/optim/fragile_network.h"
@@ -247,12 +246,7 @@ TEST(DemoScheme, WorkersComeTogetherAgainAfterLostExchanges) {
     };
     const Tensor x = parameter({40, 25});
     Optimizer optimizer({x}, SGD{.lr = kDemoLr}, {.scheme = "demo", .one_in = 4}, world);
-    if (rank == 0) {
-      for (int k = 0; k < 60; ++k) {
-        time->at(time->now() + 7ms * k, [&] { network.sever(0, 1); });
-        time->at(time->now() + 7ms * k + 2ms, [&] { network.mend(0, 1); });
-      }
-    }
+    if (rank == 0) network.break_often(*time, 60);
     for (int t = 0; t < 150; ++t) {
       time->sleep(10ms);
       const Tensor c = at::sin(at::arange(1000, at::kFloat) * (1.0 + rank) + 0.1 * t).view({40, 25});

@@ -2,7 +2,6 @@
 // parameters, few values and local steps, in nodes, and around another optimizer. Each run clips,
 // adds a parameter group, and goes on from a state that it has saved. The schemes in pairs are in
 // device_gossip_test.cpp.
-#include <atomic>
 #include <iterator>
 
 #include <ATen/record_function.h>

@@ -4,8 +4,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include "starling/optim/cuda/device.h"
-#include "starling/optim/options.h"
-#include "starling/optim/schemes/table.h"
 #include "tests/optim/every_scheme.h"
 
 namespace starling {

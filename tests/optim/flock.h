@@ -25,18 +25,17 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "starling/world/world.h"
 #include "tests/folder.h"
 #include "tests/log_lines.h"
 #include "tests/refusal.h"
+#include "tests/threads.h"
 
 namespace starling {
 
@@ -45,17 +44,13 @@ namespace starling {
 inline void flock(int n, const std::function<void(int, World&)>& f) {
   std::vector<World> worlds = World::threads(n);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(n));
-  std::vector<std::thread> threads;
-  for (int i = 0; i < n; ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        f(i, worlds[static_cast<std::size_t>(i)]);
-      } catch (...) {
-        errors[static_cast<std::size_t>(i)] = std::current_exception();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  on_threads(n, [&](int i) {
+    try {
+      f(i, worlds[static_cast<std::size_t>(i)]);
+    } catch (...) {
+      errors[static_cast<std::size_t>(i)] = std::current_exception();
+    }
+  });
   for (const auto& error : errors) {
     if (error) std::rethrow_exception(error);
   }

@@ -31,6 +31,14 @@ class FragileNetwork {
     const std::lock_guard lock(mutex_);
     for (auto& [channel, hub] : hubs_) hub->mend(a, b);
   }
+  // Breaks and mends the edge of workers 0 and 1 so often, at moments of all kinds.
+  void break_often(VirtualTime& time, int times) {
+    for (int k = 0; k < times; ++k) {
+      const Time begin = time.now() + std::chrono::milliseconds(7 * k);
+      time.at(begin, [this] { sever(0, 1); });
+      time.at(begin + std::chrono::milliseconds(2), [this] { mend(0, 1); });
+    }
+  }
 
  private:
   const int n_;

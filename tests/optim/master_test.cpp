@@ -278,13 +278,10 @@ TEST(Master, RefusesInOneLine) {
   EXPECT_EQ(make(p), "accepted");
   EXPECT_EQ(make(at::ones({2}, at::kDouble)),
             "parameter 0 of group 0 is Double: parameters must be float32, bfloat16 or float16 on the CPU or "
-            "a CUDA device "
-            "and dense "
-            "in memory (contiguous or channels_last)");
+            "a CUDA device and dense in memory (contiguous or channels_last)");
   EXPECT_EQ(refusal<UsageError>([&] { Optimizer optimizer({p}, SGD{}, {.hierarchy = "node"}, world); }),
             "parameter 0 of group 0 is BFloat16: with hierarchy \"node\" it must be float32, since a node's "
-            "workers "
-            "share no fp32 masters");
+            "workers share no fp32 masters");
   EXPECT_THAT(refusal<UsageError>([] {
                 flock(2, [](int i, World& world) {
                   Optimizer optimizer(

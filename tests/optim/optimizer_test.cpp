@@ -370,8 +370,7 @@ TEST(Optimizer, RefusesInOneLine) {
   EXPECT_THAT(make(at::zeros({2}), AdamW{.lr = -1}), HasSubstr("lr"));
   const std::string must =
       ": parameters must be float32, bfloat16 or float16 on the CPU or a CUDA device and dense in memory "
-      "(contiguous or "
-      "channels_last)";
+      "(contiguous or channels_last)";
   EXPECT_EQ(make(Tensor()), "parameter 0 of group 0 is undefined" + must);
   EXPECT_EQ(make(parameter({2}) * 2), "parameter 0 of group 0 is computed from other tensors" + must);
   EXPECT_EQ(make(at::empty({2}, at::kMeta)), "parameter 0 of group 0 is on meta" + must);

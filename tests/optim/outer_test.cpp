@@ -1,5 +1,4 @@
 // Local steps and the outer optimizer (outer.h), beside the papers' equations in double.
-#include <fmt/format.h>
 
 #include "starling/optim/options.h"
 #include "starling/topology/schedules.h"
@@ -344,8 +343,7 @@ TEST(StreamingDiLoCo, RefusesWhatDrivesWorkersApartAndAnotherOuterOptimizer) {
               check_options({.scheme = "streaming-diloco", .mean_every = 2, .outer = "sgd"}, 4, 1, false);
             }),
             "scheme \"streaming-diloco\" needs outer = \"none\", not \"sgd\": it has an outer optimizer of "
-            "its own, "
-            "with outer_lr and outer_momentum");
+            "its own, with outer_lr and outer_momentum");
   EXPECT_EQ(
       refusal<UsageError>([] {
         check_options({.topology = "ring", .scheme = "streaming-diloco", .outer_lr = 8}, 4, 1, false);

@@ -8,7 +8,6 @@ namespace starling {
 namespace {
 
 using at::Tensor;
-using testing::HasSubstr;
 
 constexpr int kSteps = 25;
 constexpr std::int64_t kFirst = 1000, kSecond = 2500;  // neither ends where a run does

@@ -10,12 +10,10 @@
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/rule_step.h"
 #include "tests/refusal.h"

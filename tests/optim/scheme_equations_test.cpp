@@ -4,7 +4,6 @@
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/schedulers/step_lr.h>
 
-#include "starling/optim/options.h"
 #include "starling/topology/ceca.h"
 #include "tests/mixed.h"
 #include "tests/optim/every_scheme.h"

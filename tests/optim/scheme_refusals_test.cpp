@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starling/optim/options.h"
 #include "starling/optim/schemes.h"
 #include "tests/optim/every_scheme.h"
 
@@ -207,13 +206,11 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "scheme \"all-reduce\" takes no mean_every: its workers are equal after each step"},
       {{.scheme = "swarm", .mean_every = 5},
        "scheme \"swarm\" takes no mean_every: each worker makes steps of its own, so there is no step at "
-       "which "
-       "all could take their mean"},
+       "which all could take their mean"},
       {{.every = 0}, "every = 0 is not allowed: it must be at least 1 and at most 1048576"},
       {{.scheme = "d2", .every = 3},
        "every = 3 needs scheme \"cta, atc, dsgd-ac, gasloc, streaming-diloco, sparse-loco, choco, "
-       "power-gossip\", "
-       "not \"d2\""},
+       "power-gossip\", not \"d2\""},
       {{.every = 4, .mean_every = 10},
        "mean_every = 10 is no multiple of every = 4: a mean follows an exchange"},
       {{.scheme = "atc", .outer = "adam"}, "outer \"adam\" is unknown: none, sgd or nesterov"},

@@ -5,7 +5,6 @@
 
 #include <ATen/record_function.h>
 
-#include "starling/optim/schemes/table.h"
 #include "tests/optim/every_scheme.h"
 
 namespace starling {

@@ -196,8 +196,7 @@ TEST(Semantics, DoublePrecisionIsRefusedInOneLine) {
   const auto expected = [](int group, const std::string& type) {
     return "parameter 0 of group " + std::to_string(group) + " is " + type +
            ": parameters must be float32, bfloat16 or float16 on the CPU or a CUDA device and dense in "
-           "memory (contiguous or "
-           "channels_last)";
+           "memory (contiguous or channels_last)";
   };
   struct Net : torch::nn::Module {
     Net() { register_parameter("weight", at::ones({2})); }

@@ -13,7 +13,6 @@
 #include <sstream>
 
 #include "starling/exchange/weight.h"
-#include "starling/optim/options.h"
 #include "tests/optim/every_scheme.h"
 
 namespace starling {

@@ -1,22 +1,5 @@
 // How workers begin, and what they must have alike. Workers are threads.
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <torch/nn/module.h>
-#include <torch/optim/sgd.h>
-
-#include "starling/core/error.h"
-#include "starling/optim/gathering.h"
-#include "starling/optim/optimizer.h"
 #include "tests/optim/every_scheme.h"
-#include "tests/optim/flock.h"
-#include "tests/refusal.h"
 
 namespace starling {
 namespace {

@@ -3,7 +3,6 @@
 #include "starling/plan/asynchronous.h"
 
 #include <chrono>
-#include <cmath>
 
 #include <gtest/gtest.h>
 

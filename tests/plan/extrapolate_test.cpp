@@ -5,7 +5,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/plan/all_reduce.h"
 #include "tests/refusal.h"
 

@@ -1,6 +1,5 @@
 #include "starling/plan/failures.h"
 
-#include <cmath>
 #include <limits>
 #include <random>
 

@@ -7,7 +7,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/plan/simulate.h"
 #include "tests/refusal.h"
 
@@ -15,6 +14,8 @@ namespace starling {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
+using testing::HasSubstr;
 
 // Two hosts, with two workers and with one; two blocks; two iterations.
 Profile small() {
@@ -89,39 +90,31 @@ TEST(Profile, BadValuesAreNamedWithTheirPlace) {
   const auto with = [&](const std::string& what, const std::string& by) {
     return refused(replaced(text, what, by));
   };
-  EXPECT_THAT(with("0.021", "-0.021"),
-              testing::EndsWith(
-                  "compute of worker 0: backward of block 0 is -0.021 seconds, must be at least 0 and at "
-                  "most 10000"));
-  EXPECT_THAT(with("\"forward\": [\n    0.01,", "\"forward\": [\n    0,"),
-              testing::EndsWith("forward is 0 seconds, must be at least 1e-09 and at most 10000"));
-  EXPECT_THAT(with("0.021", "1e999"), testing::StartsWith("p.json:"));
-  EXPECT_THAT(with("0.021", "null"),
-              testing::EndsWith("backward of block 0 must be a number of seconds, not null"));
-  EXPECT_THAT(with("0.021", "0.021, 0.022"),
-              testing::EndsWith("backward of block 0 has 3 entries, must have 2: one for each iteration"));
-  EXPECT_THAT(with("\"send\": 1250000000.0", "\"send\": 0"),
-              testing::EndsWith(
-                  "host 0: send is 0 bytes a second, must be at least 1000 and at most 1000000000000000"));
-  EXPECT_THAT(with("\"worker\": 2", "\"worker\": 3"),
-              testing::EndsWith("compute: worker is 3, allowed are 0 to 2"));
-  EXPECT_THAT(with("\"worker\": 2", "\"worker\": 1"),
-              testing::EndsWith("compute of worker 1: it is listed twice"));
-  EXPECT_THAT(with("\"to\": \"b\"", "\"to\": \"c\""),
-              testing::EndsWith("link 0: to: there is no host \"c\""));
-  EXPECT_THAT(with("\"to\": \"b\"", "\"to\": \"a\""),
-              testing::EndsWith("link 0: its ends must be two hosts"));
-  EXPECT_THAT(with("\"name\": \"b\"", "\"name\": \"a\""),
-              testing::EndsWith("another host is called \"a\" too"));
   EXPECT_THAT(
-      with("\"share\": 0.95", "\"share\": 0"),
-      testing::EndsWith("shape 0: share is 0 times an interface, must be at least 0.001 and at most 1000"));
+      with("0.021", "-0.021"),
+      EndsWith("compute of worker 0: backward of block 0 is -0.021 seconds, must be at least 0 and at "
+               "most 10000"));
+  EXPECT_THAT(with("\"forward\": [\n    0.01,", "\"forward\": [\n    0,"),
+              EndsWith("forward is 0 seconds, must be at least 1e-09 and at most 10000"));
+  EXPECT_THAT(with("0.021", "1e999"), testing::StartsWith("p.json:"));
+  EXPECT_THAT(with("0.021", "null"), EndsWith("backward of block 0 must be a number of seconds, not null"));
+  EXPECT_THAT(with("0.021", "0.021, 0.022"),
+              EndsWith("backward of block 0 has 3 entries, must have 2: one for each iteration"));
+  EXPECT_THAT(
+      with("\"send\": 1250000000.0", "\"send\": 0"),
+      EndsWith("host 0: send is 0 bytes a second, must be at least 1000 and at most 1000000000000000"));
+  EXPECT_THAT(with("\"worker\": 2", "\"worker\": 3"), EndsWith("compute: worker is 3, allowed are 0 to 2"));
+  EXPECT_THAT(with("\"worker\": 2", "\"worker\": 1"), EndsWith("compute of worker 1: it is listed twice"));
+  EXPECT_THAT(with("\"to\": \"b\"", "\"to\": \"c\""), EndsWith("link 0: to: there is no host \"c\""));
+  EXPECT_THAT(with("\"to\": \"b\"", "\"to\": \"a\""), EndsWith("link 0: its ends must be two hosts"));
+  EXPECT_THAT(with("\"name\": \"b\"", "\"name\": \"a\""), EndsWith("another host is called \"a\" too"));
+  EXPECT_THAT(with("\"share\": 0.95", "\"share\": 0"),
+              EndsWith("shape 0: share is 0 times an interface, must be at least 0.001 and at most 1000"));
   EXPECT_THAT(with("\"peers\": 3", "\"peers\": 1"),
-              testing::EndsWith("shape 1: its peers must be more than those of the previous entry"));
-  EXPECT_THAT(with("\"blocks\"", "\"block\""),
-              testing::HasSubstr("unknown key \"block\", did you mean blocks?"));
+              EndsWith("shape 1: its peers must be more than those of the previous entry"));
+  EXPECT_THAT(with("\"blocks\"", "\"block\""), HasSubstr("unknown key \"block\", did you mean blocks?"));
   EXPECT_THAT(with("\"bytes\": 1000000.0", "\"bytes\": 100000.0"),
-              testing::EndsWith("all_reduce 1: its bytes must be more than those of the previous entry"));
+              EndsWith("all_reduce 1: its bytes must be more than those of the previous entry"));
 }
 
 TEST(Profile, EveryNumberHasARange) {
@@ -145,16 +138,14 @@ TEST(Profile, EveryNumberHasARange) {
                 testing::MatchesRegex(".*(, must be at least .* and at most |, allowed are 1 to 4096).*"))
         << key << " " << value;
   }
-  EXPECT_THAT(refused(replaced(text, "0.021", "100000")), testing::HasSubstr("is 100000 seconds, must be"));
-  EXPECT_THAT(refused(replaced(text, "0.03333333333333333", "1e-300")),
-              testing::HasSubstr("forward is 1e-300"));
+  EXPECT_THAT(refused(replaced(text, "0.021", "100000")), HasSubstr("is 100000 seconds, must be"));
+  EXPECT_THAT(refused(replaced(text, "0.03333333333333333", "1e-300")), HasSubstr("forward is 1e-300"));
   Profile far = small();
   far.hosts[1].workers = {1 << 20};
-  EXPECT_THAT(refused(print_profile(far)), testing::HasSubstr("a worker is 1048576, allowed are 0 to 4095"));
+  EXPECT_THAT(refused(print_profile(far)), HasSubstr("a worker is 1048576, allowed are 0 to 4095"));
   Profile named = small();
   named.hosts[0].name = "a\x1b[31m";
-  EXPECT_THAT(refused(print_profile(named)),
-              testing::HasSubstr("name is \"a\\u001B[31m\", must be printable"));
+  EXPECT_THAT(refused(print_profile(named)), HasSubstr("name is \"a\\u001B[31m\", must be printable"));
 }
 
 TEST(Profile, AFewRecordedWorkersDoNotStandForTooMany) {
@@ -167,25 +158,24 @@ TEST(Profile, AFewRecordedWorkersDoNotStandForTooMany) {
                         {2, std::vector<double>(50'000, 1)},
                         {2, std::vector<double>(50'000, 1)}};
   EXPECT_THAT([&] { joined(network, compute); },
-              testing::ThrowsMessage<UsageError>(testing::HasSubstr("recorded times for 4096 workers")));
+              testing::ThrowsMessage<UsageError>(HasSubstr("recorded times for 4096 workers")));
 }
 
 TEST(Profile, EveryWorkerIsThereOnce) {
   Profile lost = small();
   lost.hosts[0].workers = {0, 3};
   EXPECT_THAT(refused(print_profile(lost)),
-              testing::EndsWith("worker 2 is on no host, but there are workers up to 3"));
+              EndsWith("worker 2 is on no host, but there are workers up to 3"));
   Profile twice = small();
   twice.hosts[0].workers = {0, 1};
-  EXPECT_THAT(refused(print_profile(twice)),
-              testing::EndsWith("host 1: worker 1 is on two hosts, or twice on one"));
+  EXPECT_THAT(refused(print_profile(twice)), EndsWith("host 1: worker 1 is on two hosts, or twice on one"));
   Profile fewer = small();
   fewer.compute.pop_back();
-  EXPECT_THAT(refused(print_profile(fewer)), testing::EndsWith("compute of worker 2 is missing"));
+  EXPECT_THAT(refused(print_profile(fewer)), EndsWith("compute of worker 2 is missing"));
   Profile block = small();
   block.blocks.push_back(5);
   EXPECT_THAT(refused(print_profile(block)),
-              testing::EndsWith("backward has 2 lists, must have 3: one for each block"));
+              EndsWith("backward has 2 lists, must have 3: one for each block"));
 }
 
 TEST(Profile, HalvesAreReadAndJoined) {
@@ -212,11 +202,11 @@ TEST(Profile, HalvesAreReadAndJoined) {
 TEST(Profile, HalvesAreWholeInThemselves) {
   Profile neither;
   EXPECT_THAT(refused(print_profile(neither)),
-              testing::EndsWith("it holds neither a network (hosts) nor compute (blocks)"));
+              EndsWith("it holds neither a network (hosts) nor compute (blocks)"));
   Profile compute = small();
   compute.hosts.clear();
   EXPECT_THAT(refused(replaced(print_profile(compute), "\"blocks\"", "\"links\"")),
-              testing::EndsWith("links without hosts"));
+              EndsWith("links without hosts"));
 }
 
 TEST(Profile, AModelIsCutIntoOtherBlocks) {
@@ -245,10 +235,10 @@ TEST(Profile, WhatOneHostNeedNotSay) {
   EXPECT_EQ(one.hosts[0].send, std::numeric_limits<double>::infinity());
   EXPECT_EQ(one.inside_rate, 8e9);
   profile.inside_rate = std::numeric_limits<double>::infinity();
-  EXPECT_THAT(refused(print_profile(profile)), testing::EndsWith("the key inside is missing"));
+  EXPECT_THAT(refused(print_profile(profile)), EndsWith("the key inside is missing"));
   profile = small();
   profile.hosts[0].send = std::numeric_limits<double>::infinity();
-  EXPECT_THAT(refused(print_profile(profile)), testing::EndsWith("host 0: the key send is missing"));
+  EXPECT_THAT(refused(print_profile(profile)), EndsWith("host 0: the key send is missing"));
   profile.hosts = {{"a", {0}, 1e9, 1e9}, {"b", {1}, 1e9, 1e9}, {"c", {2}, 1e9, 1e9}};
   profile.inside_rate = std::numeric_limits<double>::infinity();
   EXPECT_EQ(parse_profile(print_profile(profile), "p.json").inside_rate, profile.inside_rate);

@@ -9,7 +9,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/plan/all_reduce.h"
 #include "starling/plan/closed_forms.h"
 #include "starling/topology/schedules.h"

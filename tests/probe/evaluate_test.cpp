@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "tests/refusal.h"
 

@@ -3,7 +3,6 @@
 #include "starling/probe/probe.h"
 #include "starling/transport/local/local.h"
 #include "tests/optim/flock.h"
-#include "tests/refusal.h"
 
 namespace starling {
 namespace {

@@ -104,9 +104,7 @@ def everything():
 class Checkpoints(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        temporary = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(temporary.cleanup)
-        cls.folder = temporary.name
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.results = workers.run(everything, 3, FOLDER=cls.folder)
 
     def test_torchs_distributed_checkpoint_resumes_to_the_bit(self):

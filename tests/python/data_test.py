@@ -21,9 +21,7 @@ from starling import data
 
 class DataTest(unittest.TestCase):
     def setUp(self):
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = pathlib.Path(holder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.file = self.folder / "file"
 
     def refused(self, make, *parts):
@@ -179,7 +177,3 @@ class Batches(unittest.TestCase):
         self.assertEqual(data.Batches(self.examples, 4).per_epoch, 12)  # alone, without a launcher
         with self.assertRaisesRegex(starling.UsageError, "batch = 26: 50 examples are too few for 2 workers"):
             data.Batches(self.examples, 26, rank=1, world_size=2)
-
-
-if __name__ == "__main__":
-    unittest.main()

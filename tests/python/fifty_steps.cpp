@@ -3,7 +3,6 @@
 //   fifty-steps FOLDER
 #include <cmath>
 #include <cstdio>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>

@@ -43,9 +43,7 @@ def images_in(path):
 
 class PackImages(unittest.TestCase):
     def setUp(self):
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = pathlib.Path(holder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.raw = self.folder / "raw"
         for split in ("train", "val"):
             for i, name in enumerate(("cat", "dög")):
@@ -140,7 +138,3 @@ class PackImages(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr), (2, f"starling: pack: {message}\n"))
         self.assertEqual(sorted(self.folder.iterdir()), before)
         self.assertEqual(self.pack(self.raw, new, "--quality", 101).returncode, 2)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -25,9 +25,7 @@ TEXTS = [f"Document {i}: it's the {i}th, ünïcödé and 漢字 too.\n\n  It doe
 
 class Packing(unittest.TestCase):
     def setUp(self):
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = pathlib.Path(holder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         (self.folder / "texts").mkdir()
         for i, text in enumerate(TEXTS[:100]):
             (self.folder / "texts" / f"{i:03}.txt").write_text(text)
@@ -214,7 +212,3 @@ every = 300
                       self.starling(*model[:2], "--tokenizer", "other.json", code=2))
         self.assertIn("data.name = fashion-mnist: generate wants a model of text",
                       self.starling(*model, "--recipe", "/dev/null", code=2))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -64,9 +64,7 @@ def around():
 
 class Rejoin(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
         self.stop = pathlib.Path(self.folder, "stop")
         self.places = [*workers.environments(3, {"STARLING_REJOIN": 1, "STOP": self.stop})]
 

@@ -118,7 +118,3 @@ class Stubs(unittest.TestCase):
         wanted = {str(number): line.split("# refused: ")[1]
                   for number, line in enumerate(SCRIPT.splitlines(), 1) if "# refused: " in line}
         self.assertEqual(said, wanted, done.stdout + done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -34,9 +34,7 @@ def run(*arguments, **more):
 
 class Translation(unittest.TestCase):
     def setUp(self):
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = pathlib.Path(holder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         for split, numbers in (("train", TRAIN), ("val", VAL)):
             for language, lines in zip(("en", "de"), zip(*map(sentence, numbers), strict=True), strict=True):
                 (self.folder / f"{split}.{language}").write_text("\n".join(lines) + "\n")
@@ -208,7 +206,3 @@ class Translation(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
         self.assertIn("pack: --learn-vocabulary 260: Vocabulary size is smaller than required_chars", done.stderr)
         self.assertEqual(sorted(self.folder.iterdir()), before)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -66,9 +66,7 @@ class Refusals(unittest.TestCase):
 class Cluster(unittest.TestCase):
     def setUp(self):
         self.name = f"test-{uuid.uuid4().hex[:8]}"
-        temporary = tempfile.TemporaryDirectory(prefix="starling-cluster-")
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="starling-cluster-")))
 
     def run_it(self, *arguments, **changed):
         done = run("--name", self.name, *arguments, **changed)

@@ -26,9 +26,7 @@ done
 
 class Deps(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name).resolve()
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
         apt_get = self.folder / "bin/apt-get"
         apt_get.parent.mkdir()
         apt_get.write_text(APT_GET)
@@ -64,7 +62,3 @@ class Deps(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             self.assertIn(reason, done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -48,9 +48,7 @@ def loaded():
 
 class Folder(unittest.TestCase):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.out = pathlib.Path(temporary.name, "out")
+        self.out = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "out")
 
     def result(self):
         return json.loads((self.out / "gpu-check.json").read_text())

@@ -47,7 +47,3 @@ class Help(unittest.TestCase):
                 done = run(ROOT / name, "--halp")
                 self.assertEqual(done.returncode, 2, done.stderr)
                 self.assertIn("--halp", done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

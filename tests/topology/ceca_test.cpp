@@ -1,7 +1,6 @@
 // CECA-2P against the paper's two vectors in plain loops.
 #include "starling/topology/ceca.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numeric>

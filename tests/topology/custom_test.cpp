@@ -1,14 +1,11 @@
 // Schedules from files: both formats, and every mistake that a file can make.
 #include <filesystem>
-#include <fstream>
 #include <random>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "starling/core/error.h"
-#include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"

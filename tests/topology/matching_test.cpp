@@ -6,7 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include "starling/core/error.h"
 #include "starling/topology/families.h"
 #include "starling/topology/spectrum.h"
 #include "starling/topology/weights.h"

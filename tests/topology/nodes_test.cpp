@@ -1,10 +1,8 @@
 // Schedules that use nodes: hierarchical and inner-outer.
-#include <algorithm>
 #include <set>
 
 #include <gmock/gmock.h>
 
-#include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
 #include "tests/topology/rounds.h"
 

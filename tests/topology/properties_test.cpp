@@ -6,8 +6,6 @@
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
-#include "starling/core/error.h"
-#include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
 #include "tests/refusal.h"
 #include "tests/topology/rounds.h"

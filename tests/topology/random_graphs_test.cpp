@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
 #include "tests/topology/rounds.h"
 

@@ -5,7 +5,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/topology/spectrum.h"
 #include "tests/refusal.h"
 #include "tests/topology/rounds.h"

@@ -1,9 +1,7 @@
 #include "starling/train/auto_topology.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/schemes/table.h"
 #include "tests/refusal.h"
 

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-import unittest
 
 from runs import WORKERS, Run, command, load_tests, long  # noqa: F401  unittest calls load_tests
 
@@ -107,7 +106,3 @@ class Background(Run):
         self.assertEqual(self.names(), ["latest", "step-100", f"step-{STEPS}"])  # that of step 50 is lost
         for step in (100, STEPS):
             self.assertEqual(self.files_of(step), [1, 2])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -7,9 +7,7 @@
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/options.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/table.h"

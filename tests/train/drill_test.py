@@ -6,7 +6,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import unittest
 
 from runs import Run, command, environment, load_tests, long  # noqa: F401
 
@@ -63,7 +62,3 @@ class Drill(Run):
             done = self.drill(*arguments, code=2)
             self.assertIn(said, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,11 +1,5 @@
 #include "starling/train/ema.h"
 
-#include <cmath>
-
-#include <ATen/ops/full_like.h>
-#include <gmock/gmock.h>
-#include <torch/nn/module.h>
-
 #include "starling/checkpoint/consensus.h"
 #include "starling/core/error.h"
 #include "starling/optim/checkpoint.h"

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import unittest
 
 from runs import WORKERS, Run, load_tests, long, processes_of  # noqa: F401
 
@@ -114,7 +113,3 @@ class Failpoints(Run):
             self.assertGreater(len(of_one), 0.02 * steps)
             self.assertLess(len(of_one), 0.25 * steps)
         self.assertNotEqual(fired[0], fired[1])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -262,7 +262,3 @@ sys.stdin.read()
 
     def print_config(self, recipe, *arguments):
         return command("train", recipe, "--print-config", *arguments).stdout
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -158,7 +158,3 @@ every = 1
         done = self.run_it([os.environ["MPIEXEC"], "-n", "2"])
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("MASTER_PORT", done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

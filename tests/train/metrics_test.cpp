@@ -5,14 +5,13 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"
+#include "tests/threads.h"
 
 namespace starling {
 namespace {
@@ -37,14 +36,10 @@ class MetricsTest : public testing::Test {
 TEST_F(MetricsTest, WritersOfOneFileKeepTheirLinesWhole) {
   constexpr int kWriters = 4;
   constexpr int kLines = 500;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kWriters; ++rank) {
-    threads.emplace_back([this, rank] {
-      Metrics metrics(folder_);
-      for (int step = 1; step <= kLines; ++step) metrics.write({.rank = rank, .step = step, .loss = 0.5});
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(kWriters, [this](int rank) {
+    Metrics metrics(folder_);
+    for (int step = 1; step <= kLines; ++step) metrics.write({.rank = rank, .step = step, .loss = 0.5});
+  });
   std::vector<int> latest(kWriters, 0);
   for (const auto& line : lines()) EXPECT_EQ(line["step"], ++latest[line["rank"].get<int>()]);
   EXPECT_THAT(latest, testing::Each(kLines));

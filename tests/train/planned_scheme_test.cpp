@@ -6,9 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/plan/closed_forms.h"

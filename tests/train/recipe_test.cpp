@@ -1,8 +1,6 @@
 #include "starling/train/recipe.h"
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <numbers>
 
 #include <ATen/ops/allclose.h>
@@ -13,7 +11,6 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
-#include "starling/core/error.h"
 #include "starling/optim/schemes/table.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"
@@ -186,20 +183,22 @@ TEST_F(RecipeTest, OptionsOfTheOptimizer) {
   EXPECT_EQ(settings_of(push_sum).integer("staleness"), 1);
 }
 
-TEST(LearningRate, ConstantWithWarmup) {
+Recipe scheduled(const std::string& name, double lr, double warmup) {
   Recipe recipe;
-  recipe.optimizer.lr = 0.4;
-  recipe.schedule.name = "constant";
-  recipe.schedule.warmup = 0.2;
+  recipe.optimizer.lr = lr;
+  recipe.schedule.name = name;
+  recipe.schedule.warmup = warmup;
+  return recipe;
+}
+
+TEST(LearningRate, ConstantWithWarmup) {
+  const Recipe recipe = scheduled("constant", 0.4, 0.2);
   for (int step = 0; step < 4; ++step) EXPECT_DOUBLE_EQ(learning_rate(recipe, step, 20), 0.1 * (step + 1));
   for (int step = 4; step < 20; ++step) EXPECT_EQ(learning_rate(recipe, step, 20), 0.4);
 }
 
 TEST(LearningRate, CosineWithWarmup) {
-  Recipe recipe;
-  recipe.optimizer.lr = 2;
-  recipe.schedule.name = "cosine";
-  recipe.schedule.warmup = 0.1;
+  Recipe recipe = scheduled("cosine", 2, 0.1);
   recipe.schedule.final = 0.25;
   EXPECT_DOUBLE_EQ(learning_rate(recipe, 0, 100), 0.2);
   EXPECT_DOUBLE_EQ(learning_rate(recipe, 9, 100), 2);
@@ -215,10 +214,7 @@ TEST(LearningRate, CosineWithWarmup) {
 }
 
 TEST(LearningRate, InverseSquareRootIsThePapersTransformersSchedule) {
-  Recipe recipe;
-  recipe.optimizer.lr = 0.5;
-  recipe.schedule.name = "inverse-sqrt";
-  recipe.schedule.warmup = 0.1;
+  Recipe recipe = scheduled("inverse-sqrt", 0.5, 0.1);
   for (int step = 0; step < 200; ++step) {
     // lr sqrt(w) min(s^-0.5, s w^-1.5), with s from 1 on and w = 20
     const double s = step + 1;
@@ -231,10 +227,7 @@ TEST(LearningRate, InverseSquareRootIsThePapersTransformersSchedule) {
 }
 
 TEST(LearningRate, FallsInSteps) {
-  Recipe recipe;
-  recipe.optimizer.lr = 2;
-  recipe.schedule.name = "steps";
-  recipe.schedule.warmup = 0.1;
+  Recipe recipe = scheduled("steps", 2, 0.1);
   recipe.schedule.drops = "0.3 0.6 0.85";
   EXPECT_DOUBLE_EQ(learning_rate(recipe, 4, 100), 1);
   for (const auto& [step, expected] : std::vector<std::pair<int, double>>{

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import unittest
 
 from runs import WORKERS, Run, free_port, load_tests, long  # noqa: F401
 
@@ -154,7 +153,3 @@ class Rejoin(Run):
         ]:
             with self.subTest(why):
                 self.assertIn(why, self.usage_error("--restart", "3", *map(str, arguments)))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -345,7 +345,3 @@ print(len(mean))
         for rank, records in self.metrics().items():  # to the bit
             self.assertEqual([(record["step"], record["loss"]) for record in records],
                              [(record["step"], record["loss"]) for record in whole[rank]])
-
-
-if __name__ == "__main__":
-    unittest.main()

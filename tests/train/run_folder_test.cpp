@@ -7,7 +7,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/train/metrics.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"

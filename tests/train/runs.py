@@ -51,9 +51,7 @@ class Images(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="starling-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="starling-")))
         cls.data = cls.folder / "data"
         cls.data.mkdir()
         write_images(cls.data, cls.train_images, cls.test_images)
@@ -102,6 +100,15 @@ def command(*arguments, code=0, inside=(), **more):
     if done.returncode != code:
         raise AssertionError(f"exit code {done.returncode}: {done.stderr}")
     return done
+
+
+def metrics_of(out):
+    """Rank -> its lines of metrics.jsonl."""
+    lines = {}
+    for line in (out / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        lines.setdefault(record["rank"], []).append(record)
+    return lines
 
 
 def files_below(size):
@@ -185,12 +192,7 @@ every = 1
         return stderr.removeprefix("starling: ").rstrip("\n")
 
     def metrics(self):
-        """Rank -> its lines of metrics.jsonl."""
-        lines = {}
-        for line in (self.out / "metrics.jsonl").read_text().splitlines():
-            record = json.loads(line)
-            lines.setdefault(record["rank"], []).append(record)
-        return lines
+        return metrics_of(self.out)
 
     def summary(self):
         return json.loads((self.out / "summary.json").read_text())

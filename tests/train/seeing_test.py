@@ -9,7 +9,6 @@ import re
 import struct
 import subprocess
 import termios
-import unittest
 
 from runs import Images, command, environment
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -168,7 +167,3 @@ class Seeing(Images):
         for rank in range(WORKERS):
             events = json.loads((out / f"timeline-{rank}.json").read_text())["traceEvents"]
             self.assertEqual([event["args"]["step"] for event in events if event["name"] == "forward"], [2, 3])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,7 +2,6 @@
 real one."""
 
 import json
-import unittest
 
 from runs import Images, command, files_below, load_tests, long  # noqa: F401  unittest calls load_tests
 
@@ -174,7 +173,3 @@ batch = 8
         self.assertIn("simulate: mixing.topology = auto is for workers that are processes", said)
         said = command("simulate", self.recipe, "--look-every", 1, code=2).stderr
         self.assertIn("--workers N, or --profile FILE", said)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-import unittest
 
 from runs import WORKERS, Run, command, environment, load_tests  # noqa: F401  unittest calls load_tests
 
@@ -177,7 +176,3 @@ class Status(Run):
                 stderr = command("status", *arguments, code=2).stderr
                 self.assertIn(said, stderr)
                 self.assertEqual(stderr.count("\n"), 1, stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -9,7 +9,6 @@ import signal
 import statistics
 import subprocess
 import time
-import unittest
 from xml.etree import ElementTree
 
 from runs import Images, command, environment, load_tests, long  # noqa: F401  unittest calls load_tests
@@ -316,7 +315,3 @@ batch = 8
         missing = command("study", self.out / "none.toml", code=2).stderr
         self.assertEqual(missing.count("\n"), 1)
         self.assertIn("none.toml", missing)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,15 +1,12 @@
 // Every task of the table, and the code that treats all tasks alike.
 #include "starling/train/task.h"
 
-#include <map>
 #include <set>
 
-#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/modules/linear.h>
 
-#include "starling/core/error.h"
 #include "starling/train/evaluate.h"
 #include "starling/train/recipe.h"
 #include "tests/optim/flock.h"

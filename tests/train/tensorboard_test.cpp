@@ -5,7 +5,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"
 
@@ -13,7 +12,6 @@ namespace starling {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 TEST(EventFile, NamesTheFolderThatCannotBeMade) {

@@ -5,7 +5,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/core/timeline.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"

@@ -238,7 +238,3 @@ class Train(Run):
                                 capture_output=True, text=True)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(json.loads(result.stdout), self.check_run("cta"))
-
-
-if __name__ == "__main__":
-    unittest.main()

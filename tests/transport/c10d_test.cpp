@@ -18,7 +18,6 @@
 #include "processes.h"
 #include "recorder.h"
 #include "starling/core/clock.h"
-#include "starling/core/error.h"
 #include "starling/transport/c10d/collectives.h"
 #include "starling/transport/c10d/launcher.h"
 #include "starling/transport/c10d/settings.h"
@@ -26,6 +25,7 @@
 #include "starling/world/environment.h"
 #include "starling/world/world.h"
 #include "tests/folder.h"
+#include "tests/loopback.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -131,14 +131,14 @@ TEST(Collectives, AfterAFailureNothingHangs) {
 
 TEST(Collectives, AmongThreads) {
   for (const int n : {1, 2, 3}) {
-    in_threads(World::threads(n), [](World& world) { EXPECT_EQ(use_all(world), "ok"); });
+    on_threads_of(World::threads(n), [](World& world) { EXPECT_EQ(use_all(world), "ok"); });
   }
 }
 
 TEST(Collectives, SayWhoHasNotCome) {
   std::vector<World> worlds = World::threads(3);
   worlds.pop_back();
-  in_threads(worlds, [](World& world) {
+  on_threads_of(worlds, [](World& world) {
     world.timeouts.meet = 3s;
     EXPECT_THAT(refusal([&] { make_collectives(world, "test"); }),
                 AllOf(HasSubstr("rank " + std::to_string(world.rank)), HasSubstr("worker 2 has not come")));
@@ -162,7 +162,7 @@ TEST(Collectives, WhoDiesOrWasRestartedOnTheWayIsAnErrorInTime) {
     std::vector<World> worlds = World::threads(3);
     worlds[2].store->set("life/test/2", place);
     worlds.pop_back();
-    in_threads(worlds, [&, meet = meet, said = said](World& world) {
+    on_threads_of(worlds, [&, meet = meet, said = said](World& world) {
       world.timeouts.meet = meet;
       EXPECT_THAT(
           refusal([&] { make_collectives(world, "test"); }),
@@ -191,7 +191,7 @@ TEST(Collectives, ADeathOfWhichTheLauncherTellsEndsTheWait) {
 
 TEST(Collectives, ASilentWorkerIsAnErrorAfterTheTimeout) {
   std::promise<void> said;
-  in_threads(World::threads(2), [&](World& world) {
+  on_threads_of(World::threads(2), [&](World& world) {
     world.timeouts.stalled = 1s;
     const auto all = make_collectives(world, "test");
     if (world.rank == 0) {
@@ -352,11 +352,7 @@ TEST(TlsFromEnvironment, SaysHowAndNamesTheFiles) {
 // The setting reaches the edges: these two do not speak the same.
 TEST(TlsFromEnvironment, ReachesTheTransports) {
   for (const char* name : {"tcp", "mapped"}) {
-    World world;
-    world.size = 2;
-    world.token = "a token of this test";
-    world.address = "127.0.0.1";
-    world.store = std::make_shared<MemoryStore>();
+    World world = loopback_world(2);
     world.timeouts.meet = 500ms;
     Recorder recorders[2];
     std::unique_ptr<Transport> transports[2];

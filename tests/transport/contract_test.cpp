@@ -6,6 +6,7 @@
 
 #include "starling/core/error.h"
 #include "tests/eventually.h"
+#include "tests/threads.h"
 
 namespace starling {
 namespace {
@@ -269,17 +270,14 @@ TEST_P(Contract, PostedWorkRunsOnTheHandlersThreadInOrder) {
 
 TEST_P(Contract, ManyThreadsMaySendAtOnce) {
   connect(2);
-  std::vector<std::thread> threads;
-  for (std::uint32_t t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      const auto block = random_block(10'000, t);
-      for (std::uint64_t i = 0; i < 100; ++i) {
-        transports[0]->send(1, {.type = FrameType::ack, .round = i, .block = t});
-        transports[0]->send(1, {.type = FrameType::data, .round = i, .block = t}, payload_of(block));
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  on_threads(4, [&](int thread) {
+    const auto t = static_cast<std::uint32_t>(thread);
+    const auto block = random_block(10'000, t);
+    for (std::uint64_t i = 0; i < 100; ++i) {
+      transports[0]->send(1, {.type = FrameType::ack, .round = i, .block = t});
+      transports[0]->send(1, {.type = FrameType::data, .round = i, .block = t}, payload_of(block));
+    }
+  });
   for (std::uint32_t t = 0; t < 4; ++t) {
     ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::ack, 99, t));
     ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data, 99, t));

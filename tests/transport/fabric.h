@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "starling/transport/transport.h"
-#include "starling/world/store.h"
-#include "starling/world/world.h"
 #include "tests/log_lines.h"
+#include "tests/loopback.h"
 
 namespace starling {
 
@@ -24,11 +23,7 @@ class Fabric {
 // Transports from World::make_transport, over this host's loopback.
 class Loopback : public Fabric {
  public:
-  Loopback(int size, decltype(World::make_transport) transport) {
-    world_.size = size;
-    world_.token = "a secret of these tests";
-    world_.address = "127.0.0.1";
-    world_.store = std::make_shared<MemoryStore>();
+  Loopback(int size, decltype(World::make_transport) transport) : world_(loopback_world(size)) {
     world_.make_transport = std::move(transport);
   }
   std::unique_ptr<Transport> make(int rank, const std::string& channel) override {
@@ -42,11 +37,8 @@ class Loopback : public Fabric {
 
 // A world on this host's loopback, and the lines of its log.
 struct LoggedWorld {
-  explicit LoggedWorld(int size) {
-    world.size = size;
+  explicit LoggedWorld(int size) : world(loopback_world(size)) {
     world.token = "the right token of this run";
-    world.address = "127.0.0.1";
-    world.store = std::make_shared<MemoryStore>();
     world.log = log.log(Level::debug);
   }
   LogLines log;

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "fabric.h"
+#include "tests/threads.h"
 #include "two_ends.h"
 
 namespace starling {
@@ -23,15 +24,11 @@ class GroupFabric final : public Loopback {
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
     make_.resize(static_cast<std::size_t>(size));
     groups.resize(static_cast<std::size_t>(size));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        const auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
-        make_[static_cast<std::size_t>(rank)] = group_transports(*gloo, 1);
-        groups[static_cast<std::size_t>(rank)] = gloo;
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    on_threads(size, [&](int rank) {
+      const auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+      make_[static_cast<std::size_t>(rank)] = group_transports(*gloo, 1);
+      groups[static_cast<std::size_t>(rank)] = gloo;
+    });
   }
   std::vector<c10::intrusive_ptr<c10d::ProcessGroupGloo>> groups;  // by rank
 

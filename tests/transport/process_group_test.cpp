@@ -17,7 +17,6 @@
 #include <sys/stat.h>
 
 #include "processes.h"
-#include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "starling/transport/c10d/settings.h"
 #include "starling/transport/c10d/tcp_store.h"
@@ -158,20 +157,15 @@ struct Worker {
 void meet(std::vector<Worker>& workers, const c10::intrusive_ptr<c10d::Store>& store, int missing = 0,
           std::chrono::milliseconds patience = 60s) {
   const int size = static_cast<int>(workers.size()) + missing;
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < workers.size(); ++i) {
-    threads.emplace_back([&, i] {
-      Worker& worker = workers[i];
-      const auto variable = [&](const std::string& name) -> std::optional<std::string> {
-        const auto found = worker.variables.find(name);
-        return found == worker.variables.end() ? std::nullopt : std::optional(found->second);
-      };
-      worker.failure = refusal([&] {
-        worker.world = meet_at(store, static_cast<int>(i), size, {.meet = patience}, variable, worker.host);
-      });
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(static_cast<int>(workers.size()), [&](int rank) {
+    Worker& worker = workers[static_cast<std::size_t>(rank)];
+    const auto variable = [&](const std::string& name) -> std::optional<std::string> {
+      const auto found = worker.variables.find(name);
+      return found == worker.variables.end() ? std::nullopt : std::optional(found->second);
+    };
+    worker.failure = refusal(
+        [&] { worker.world = meet_at(store, rank, size, {.meet = patience}, variable, worker.host); });
+  });
 }
 
 TEST(FromProcessGroup, OnOneHostUsesLoopbackAndASecretOfItsOwn) {

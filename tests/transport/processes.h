@@ -8,7 +8,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <sys/wait.h>
@@ -18,6 +17,7 @@
 #include "starling/transport/c10d/socket.h"
 #include "starling/transport/c10d/tcp_store.h"
 #include "starling/world/world.h"
+#include "tests/threads.h"
 
 namespace starling {
 
@@ -82,13 +82,6 @@ inline std::map<std::string, std::string> torchruns(int rank, int size, int port
 
 // The store that torchrun serves.
 inline HostedStore launchers_store() { return host_store("127.0.0.1", 0, std::chrono::seconds(60)); }
-
-// n threads, each with its world.
-inline void in_threads(std::vector<World> worlds, const std::function<void(World&)>& work) {
-  std::vector<std::thread> threads;
-  for (World& world : worlds) threads.emplace_back([&] { work(world); });
-  for (std::thread& thread : threads) thread.join();
-}
 
 // n processes, each of which returns a line.
 class Processes {

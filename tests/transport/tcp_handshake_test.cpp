@@ -1,5 +1,4 @@
 // TCP's handshake: addresses, tokens, and strangers of all kinds.
-#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>

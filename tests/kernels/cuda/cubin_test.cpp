@@ -3,11 +3,9 @@
 
 #include <cstdlib>
 #include <set>
-#include <utility>
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/folder.h"
 #include "tests/kernels/cuda/other_nvrtc.h"
 #include "tests/refusal.h"
@@ -102,8 +100,7 @@ TEST_F(CubinCache, KeepsNothingOfWhatIsRefused) {
   program.source.text = "no";
   EXPECT_EQ(refusal([&] { get(); }),
             "NVRTC 99.0 cannot compile folder/small.cuh for sm_90: NVRTC_ERROR_COMPILATION: a.cu(1): error: "
-            "no such | "
-            "thing | 1 error detected.");
+            "no such | thing | 1 error detected.");
   EXPECT_FALSE(fs::exists(folder));
 }
 

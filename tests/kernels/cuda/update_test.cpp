@@ -13,7 +13,6 @@
 #include <random>
 #include <string>
 #include <type_traits>
-#include <variant>
 #include <vector>
 
 #include <gmock/gmock.h>

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <torch/nn/module.h>
 
-#include "starling/core/error.h"
 #include "starling/models/classifier.h"
 #include "tests/refusal.h"
 #include "tests/train/tasks/small_data.h"

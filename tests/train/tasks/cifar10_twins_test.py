@@ -81,7 +81,3 @@ class Cifar10(unittest.TestCase):
         self.assertTrue(math.isclose(after["test_loss"], loss, rel_tol=1e-4), (after["test_loss"], loss))
         self.assertAlmostEqual(after["accuracy"], (logits.argmax(1) == test_labels).float().mean().item(), 6)
         check_weights(self, start, end, twin.state_dict())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -17,10 +17,8 @@
 #include <torch/nn/module.h>
 
 #include "starling/checkpoint/checkpoint.h"
-#include "starling/core/error.h"
 #include "starling/train/learner.h"
 #include "starling/train/trainer.h"
-#include "tests/folder.h"
 #include "tests/refusal.h"
 #include "tests/train/tasks/small_data.h"
 

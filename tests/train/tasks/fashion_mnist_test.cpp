@@ -2,7 +2,6 @@
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/train/tasks/small_data.h"
 
 namespace starling {

@@ -1,11 +1,8 @@
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
 #include <c10/core/GradMode.h>
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <torch/nn/module.h>
 
-#include "starling/core/error.h"
 #include "starling/models/classifier.h"
 #include "tests/data/tar_files.h"
 #include "tests/refusal.h"

@@ -98,7 +98,3 @@ class ResNet(unittest.TestCase):
         self.compare(50, {"optimizer.rule": "sgd", "optimizer.lr": 3e-4, "optimizer.momentum": 0.9,
                           "optimizer.weight_decay": 0}, 0.1,
                      lambda parameters: torch.optim.SGD(parameters, lr=3e-4, momentum=0.9))
-
-
-if __name__ == "__main__":
-    unittest.main()

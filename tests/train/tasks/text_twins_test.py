@@ -67,7 +67,3 @@ class Gpt2(unittest.TestCase):
         expected = twin.state_dict()
         del expected["lm_head.weight"]
         check_weights(self, start, end, expected)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,10 +1,7 @@
-#include <cmath>
-
 #include <ATen/ops/equal.h>
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "starling/models/beam_search.h"
 #include "starling/models/bleu.h"
 #include "tests/refusal.h"

@@ -115,7 +115,3 @@ class Transformer(unittest.TestCase):
         with torch.no_grad():
             expected = [twin.translated(source) for source, _ in pairs["val"]]
         self.assertEqual([[int(token) for token in line.split()] for line in said.splitlines()], expected)
-
-
-if __name__ == "__main__":
-    unittest.main()

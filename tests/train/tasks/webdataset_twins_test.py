@@ -64,9 +64,7 @@ def write_by_webdataset(raw, out):
 class Webdataset(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="starling-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="starling-")))
         cls.raw = cls.folder / "raw"
         write_images(cls.raw)
         subprocess.run([STARLING, "pack", "images", cls.raw, cls.folder / "packed"], check=True, capture_output=True,
@@ -98,7 +96,3 @@ class Webdataset(unittest.TestCase):
                                 ("gnu", tarfile.GNU_FORMAT, long + "é" * 100)):
             with self.subTest(name):
                 self.check(name, lambda out, form=form, key=key: write_by_tarfile(self.raw, out, form, key))
-
-
-if __name__ == "__main__":
-    unittest.main()
