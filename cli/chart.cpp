@@ -1,7 +1,6 @@
 #include "cli/chart.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 

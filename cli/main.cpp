@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include <c10/util/Flags.h>
 #include <c10/util/Logging.h>

@@ -1,9 +1,7 @@
 #include "starling/checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cstring>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>

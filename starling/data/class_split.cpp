@@ -6,7 +6,6 @@
 #include <limits>
 #include <numbers>
 #include <numeric>
-#include <optional>
 #include <string_view>
 #include <utility>
 

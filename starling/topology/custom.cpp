@@ -25,7 +25,6 @@
 // In place of the rounds, `bandwidth = [[0, 10], [9, 0]]` holds the measured bandwidth from each
 // worker to each other worker, in any unit. The rounds are then bandwidth-aware matchings
 // (bandwidth_matching.cpp).
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>

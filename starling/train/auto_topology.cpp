@@ -1,6 +1,5 @@
 #include "starling/train/auto_topology.h"
 
-#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numeric>

@@ -1,6 +1,5 @@
 #include "starling/train/metrics.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>

@@ -7,8 +7,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 

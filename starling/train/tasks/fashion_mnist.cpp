@@ -11,9 +11,7 @@
 #include <utility>
 
 #include <ATen/ops/cross_entropy_loss.h>
-#include <fmt/format.h>
 
-#include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "starling/data/class_split.h"
 #include "starling/models/classifier.h"
