@@ -1,6 +1,7 @@
 #include "cli/plan_report.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -103,19 +104,15 @@ std::string curves(const std::vector<PlannedWorld>& worlds) {
 
 // ---------------------------------------------------------------- one iteration
 
-const char* colour_of(Bar::What what) {
-  switch (what) {
-    case Bar::What::forward:
-      return "c0";
-    case Bar::What::backward:
-      return "c3";
-    case Bar::What::update:
-      return "c2";
-    case Bar::What::link:
-      return "c1";
-  }
-  return "";
-}
+// How bars of a kind are drawn, and their names in a tooltip and in the key.
+struct BarStyle {
+  Bar::What what;
+  const char *colour, *name, *in_key;
+};
+constexpr std::array kBarStyles{BarStyle{Bar::What::forward, "c0", "forward", "data and forward"},
+                                BarStyle{Bar::What::backward, "c3", "backward", "backward"},
+                                BarStyle{Bar::What::update, "c2", "update", "update"},
+                                BarStyle{Bar::What::link, "c1", "transfer", "on the link"}};
 
 // Two lanes, one below the other, from `top` on: the worker and its link.
 std::string lanes(const Iteration& one, const std::string& name, double top, double seconds) {
@@ -130,13 +127,10 @@ std::string lanes(const Iteration& one, const std::string& name, double top, dou
     if (end <= begin) continue;
     const double y = top + (bar.what == Bar::What::link ? 48 : 22);
     const std::string block = bar.block < 0 ? "" : fmt::format(" of block {}", bar.block);
-    const char* const what = bar.what == Bar::What::forward    ? "forward"
-                             : bar.what == Bar::What::backward ? "backward"
-                             : bar.what == Bar::What::update   ? "update"
-                                                               : "transfer";
+    const BarStyle& style = *std::ranges::find(kBarStyles, bar.what, &BarStyle::what);
     svg += fmt::format(
         R"(<rect class="bar {}" x="{:.2f}" y="{:.0f}" width="{:.2f}" height="20"><title>{}{}: {:.2f} ms</title></rect>)",
-        colour_of(bar.what), 140 + begin * scale, y, (end - begin) * scale, what, block,
+        style.colour, 140 + begin * scale, y, (end - begin) * scale, style.name, block,
         (bar.end - bar.begin) * 1e3);
   }
   const double end = 140 + one.seconds * scale;
@@ -186,11 +180,8 @@ std::string iteration(const PlannedWorld& world, const Profile& profile) {
                   gossip = iteration_ahead(mean.F, mean.b, mean.u, mixed);
   const double seconds = std::max(all_reduce.seconds, gossip.seconds);
   std::string key;
-  for (const auto& [what, name] : {std::pair{Bar::What::forward, "data and forward"},
-                                   {Bar::What::backward, "backward"},
-                                   {Bar::What::update, "update"},
-                                   {Bar::What::link, "on the link"}})
-    key += fmt::format(R"(<span class="key {}"></span>{})", colour_of(what), name);
+  for (const BarStyle& style : kBarStyles)
+    key += fmt::format(R"(<span class="key {}"></span>{})", style.colour, style.in_key);
   return fmt::format(
       "<h3>One iteration of all-reduce, and one of what is recommended</h3>\n<p class=\"note\">{}</p>\n"
       "<svg viewBox=\"0 0 {} 165\" role=\"img\">\n{}{}</svg>\n",
