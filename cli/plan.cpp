@@ -15,6 +15,7 @@
 
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/options.h"
 #include "cli/plan_report.h"
 #include "cli/planned_world.h"
 #include "cli/profiles.h"
@@ -259,10 +260,7 @@ void add_plan(CLI::App& app, Command& command) {
       ->capture_default_str();
   const auto add_mixing_option = [&](const std::string& name, int& value, const std::string& help,
                                      const Range& range) {
-    sub->add_option(name, value, help)
-        ->type_name("N")
-        ->check(CLI::Range(static_cast<int>(range.least), static_cast<int>(range.most)))
-        ->capture_default_str();
+    add_number(*sub, name, value, help, "N", static_cast<int>(range.least), static_cast<int>(range.most));
   };
   Options& mixing = options->question.options;
   add_mixing_option("--one-in", mixing.one_in, "mixing.one_in: of so many values an exchange sends one",
@@ -272,17 +270,11 @@ void add_plan(CLI::App& app, Command& command) {
   add_mixing_option("--mean-every", mixing.mean_every,
                     "mixing.mean_every: steps from one exact mean of all workers to the next; 0: none",
                     ranges::mean_every);
-  sub->add_option("--iterations", options->iterations, "number of simulated iterations")
-      ->type_name("T")
-      ->check(CLI::Range(1, 10'000))
-      ->capture_default_str();
-  sub->add_option("--warm-up", options->warm_up,
-                  "number of warm-up iterations before these, which are not counted")
-      ->type_name("T")
-      ->check(CLI::Range(0, 10'000))
-      ->capture_default_str();
+  add_number(*sub, "--iterations", options->iterations, "number of simulated iterations", "T", 1, 10'000);
+  add_number(*sub, "--warm-up", options->warm_up,
+             "number of warm-up iterations before these, which are not counted", "T", 0, 10'000);
   const auto add_failure_option = [&](const std::string& name, double& value, const std::string& help) {
-    sub->add_option(name, value, help)->type_name("X")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+    add_number(*sub, name, value, help, "X", 0.0, 1e6);
   };
   add_failure_option("--failures", options->failing, "failing hosts of 1000 per day");
   add_failure_option("--checkpoint-seconds", options->question.failures.checkpoint,

@@ -11,6 +11,7 @@
 
 #include "cli/chart.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/profiles.h"
 #include "cli/recipe_keys.h"
 #include "cli/workers.h"
@@ -206,11 +207,7 @@ void add_simulate(CLI::App& app, Command& command) {
       ->type_name("FILE")
       ->needs(profile);
   const auto number = [&](const char* name, double& value, const char* help, double least, double most) {
-    sub->add_option(name, value, help)
-        ->type_name("X")
-        ->check(CLI::Range(least, most))
-        ->capture_default_str()
-        ->excludes(profile);
+    add_number(*sub, name, value, help, "X", least, most)->excludes(profile);
   };
   number("--gradient", options->gradient, "mean seconds of a gradient", 1e-6, 1e4);
   number("--cv", options->cv, "coefficient of variation of these seconds, lognormal", 0, 10);

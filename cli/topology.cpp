@@ -17,6 +17,7 @@
 
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/options.h"
 #include "cli/table.h"
 #include "cli/topology_compare.h"
 #include "cli/topology_plot.h"
@@ -458,10 +459,8 @@ void add_topology(CLI::App& app, Command& command) {
       ->check([](const std::string& text) {
         return worlds(text) ? "" : fmt::format("Value {} not in range 1 to {}", text, most_workers);
       });
-  sub->add_option("--workers-per-node", options->workers_per_node, "workers on one node (consecutive ranks)")
-      ->type_name("L")
-      ->check(CLI::Range(1, most_workers))
-      ->capture_default_str();
+  add_number(*sub, "--workers-per-node", options->workers_per_node, "workers on one node (consecutive ranks)",
+             "L", 1, most_workers);
   sub->add_option("--rounds", options->rounds,
                   "show only the first R rounds (default: 12 in tables and plots, all in JSON)")
       ->type_name("R")
@@ -471,10 +470,8 @@ void add_topology(CLI::App& app, Command& command) {
       ->type_name("WIRE")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16", "int8", "int4", kTopK}))
       ->capture_default_str();
-  sub->add_option("--one-in", options->one_in, "random-k and top-k: send one value in K per round")
-      ->type_name("K")
-      ->check(CLI::Range(1, Mask::kMost))
-      ->capture_default_str();
+  add_number(*sub, "--one-in", options->one_in, "random-k and top-k: send one value in K per round", "K", 1,
+             Mask::kMost);
   sub->add_flag("--list", options->list, "list the schedules");
   CLI::Option* compare = sub->add_flag("--compare", options->compare,
                                        "compare all schedules (and NAME) for N workers, sorted by traffic");
