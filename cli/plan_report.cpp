@@ -141,7 +141,7 @@ std::string lanes(const Iteration& one, const std::string& name, double top, dou
                      end, top + 18, top + 72, top + 12, one.seconds * 1e3);
 }
 
-// In the letters of plan/closed_forms.h.
+// In the letters of plan/iteration.h.
 struct MeanTimes {
   double F = 0;
   std::vector<double> b, u;

@@ -11,8 +11,8 @@
 
 #include "starling/core/error.h"
 #include "starling/plan/all_reduce.h"
-#include "starling/plan/closed_forms.h"
 #include "starling/topology/schedules.h"
+#include "tests/plan/closed_forms.h"
 #include "tests/refusal.h"
 
 namespace starling {
