@@ -2,6 +2,7 @@
 
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
+#include "tests/topology/matrices.h"
 #include "tests/topology/rounds.h"
 
 namespace starling {
