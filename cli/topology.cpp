@@ -2,7 +2,6 @@
 // averages. --compare: all schedules beside each other.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -57,15 +56,11 @@ struct TopologyOptions {
 
 // "8" is {8, 8}, "2-16" is {2, 16}.
 std::optional<std::pair<int, int>> worlds(const std::string& text) {
-  int first = 0, last = 0;
-  const char* const end = text.data() + text.size();
-  auto read = std::from_chars(text.data(), end, first);
-  last = first;
-  if (read.ec == std::errc() && read.ptr != end && *read.ptr == '-')
-    read = std::from_chars(read.ptr + 1, end, last);
-  if (read.ec != std::errc() || read.ptr != end || first < 1 || last < first || last > most_workers)
-    return std::nullopt;
-  return std::pair(first, last);
+  const std::size_t dash = text.find('-');
+  const auto first = parse_number<int>(text.substr(0, dash));
+  const auto last = dash == std::string::npos ? first : parse_number<int>(text.substr(dash + 1));
+  if (!first || !last || *first < 1 || *last < *first || *last > most_workers) return std::nullopt;
+  return std::pair(*first, *last);
 }
 
 struct Report {
