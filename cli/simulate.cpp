@@ -11,6 +11,7 @@
 
 #include "cli/chart.h"
 #include "cli/commands.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/profiles.h"
 #include "cli/recipe_keys.h"
@@ -173,9 +174,7 @@ int simulate(const SimulateOptions& options) {
     }
   };
   write("/recipe.toml", print_recipe(recipe));
-  write(
-      "/cluster.json",
-      to_json(options, cluster.workers(), every).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write("/cluster.json", json_text(to_json(options, cluster.workers(), every)));
   const auto& m = recipe.mixing;
   write("/simulate.svg",
         plot(fmt::format("{} workers, {}{}, {}", cluster.workers(), m.scheme,
