@@ -203,8 +203,8 @@ int plan(const PlanOptions& options) {
   if (options.json) {
     Json root = {{"measured_workers", profile.workers()},
                  {"worlds", Json::array()},
-                 {"knee", best_knee ? Json(*best_knee) : Json()},
-                 {"knee_of_all_reduce", reduced_knee ? Json(*reduced_knee) : Json()}};
+                 {"knee", or_null(best_knee)},
+                 {"knee_of_all_reduce", or_null(reduced_knee)}};
     for (const PlannedWorld& world : worlds) root["worlds"].push_back(json_of(world));
     print_json(root);
     return 0;

@@ -37,6 +37,8 @@ namespace starling::cli {
 
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr int most_workers = 512;    // the matrices are dense: this many take seconds
 constexpr size_t table_rounds = 12;  // shown by default
 constexpr const char* kTopK = "top-k";
@@ -206,14 +208,14 @@ void print_overview(const TopologyOptions& options, const std::map<int, std::opt
       unit(options));
 }
 
-nlohmann::ordered_json json_of(const Report& report, const TopologyOptions& options) {
+Json json_of(const Report& report, const TopologyOptions& options) {
   const Schedule& schedule = report.schedule;
-  nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
+  Json rounds = Json::array();
   const size_t period = schedule.rounds.size();
   for (size_t r = 0; r < (options.rounds > 0 ? std::min(options.rounds, period) : period); ++r) {
-    nlohmann::ordered_json workers = nlohmann::ordered_json::array();
+    Json workers = Json::array();
     for (int i = 0; i < schedule.workers(); ++i) {
-      nlohmann::ordered_json neighbours = nlohmann::ordered_json::array();
+      Json neighbours = Json::array();
       for (const Neighbour& j : schedule.rounds[r].neighbours[i]) {
         neighbours.push_back({{"worker", j.rank}, {"weight", j.weight}});
       }
@@ -231,8 +233,7 @@ nlohmann::ordered_json json_of(const Report& report, const TopologyOptions& opti
       {"workers", schedule.workers()},
       {"workers_per_node", options.workers_per_node},
       {"period", period},
-      {"rounds_to_exact_average",
-       report.rounds_to_average ? nlohmann::ordered_json(*report.rounds_to_average) : nullptr},
+      {"rounds_to_exact_average", or_null(report.rounds_to_average)},
       {"symmetric", report.symmetric},
       {"peers", *std::max_element(report.peers.begin(), report.peers.end())},
       {"wire", options.wire},
@@ -253,9 +254,9 @@ void write_plot(const Schedule& schedule, const TopologyOptions& options) {
 
 // Writes a topology in the format of custom.cpp.
 void write_topology(const Schedule& schedule, const std::string& path) {
-  nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
+  Json rounds = Json::array();
   for (const Graph& round : schedule.rounds) {
-    nlohmann::ordered_json edges = nlohmann::ordered_json::array();
+    Json edges = Json::array();
     for (int i = 0; i < round.workers(); ++i) {
       for (const Neighbour& j : round.neighbours[i]) {
         if (i < j.rank) edges.push_back({i, j.rank, j.weight});
@@ -264,8 +265,7 @@ void write_topology(const Schedule& schedule, const std::string& path) {
     rounds.push_back({{"edges", std::move(edges)}});
   }
   std::ofstream file(path, std::ios::binary);
-  file << nlohmann::ordered_json{{"workers", schedule.workers()}, {"symmetric", true}, {"rounds", rounds}}
-       << "\n";
+  file << Json{{"workers", schedule.workers()}, {"symmetric", true}, {"rounds", rounds}} << "\n";
   if (!file.flush()) throw Error(fmt::format("{}: cannot be written", path));
 }
 
@@ -305,10 +305,9 @@ int many_worlds(const TopologyOptions& options, int first, int last) {
     print_overview(options, reports);
     return 0;
   }
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  Json all = Json::array();
   for (const auto& [n, report] : reports) {
-    all.push_back(report ? json_of(*report, options)
-                         : nlohmann::ordered_json{{"workers", n}, {"error", errors[n]}});
+    all.push_back(report ? json_of(*report, options) : Json{{"workers", n}, {"error", errors[n]}});
   }
   print_json(all);
   return 0;
@@ -354,20 +353,18 @@ int compare(const TopologyOptions& options, int n) {
                      .workers_per_node = options.workers_per_node};
   const auto [lines, left_out] = compare_schedules(n, sent, sizes_of(options), options.name);
   if (options.json) {
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    Json all = Json::array();
     for (const Compared& line : lines) {
       const bool never = std::isinf(line.rounds);
-      all.push_back(
-          {{"schedule", line.name},
-           {"scheme", line.scheme.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(line.scheme)},
-           {"same", line.same},
-           {"rounds_to_consensus", never ? nlohmann::ordered_json() : nlohmann::ordered_json(line.rounds)},
-           {"estimated", line.estimated},
-           {"sent_per_interface", line.per_round},
-           {"sent_to_consensus",
-            std::isinf(line.in_all) ? nlohmann::ordered_json() : nlohmann::ordered_json(line.in_all)},
-           {"peers", line.peers},
-           {"symmetric", line.symmetric}});
+      all.push_back({{"schedule", line.name},
+                     {"scheme", line.scheme.empty() ? Json() : Json(line.scheme)},
+                     {"same", line.same},
+                     {"rounds_to_consensus", never ? Json() : Json(line.rounds)},
+                     {"estimated", line.estimated},
+                     {"sent_per_interface", line.per_round},
+                     {"sent_to_consensus", std::isinf(line.in_all) ? Json() : Json(line.in_all)},
+                     {"peers", line.peers},
+                     {"symmetric", line.symmetric}});
     }
     print_json(all);
     return 0;
@@ -400,7 +397,7 @@ int compare(const TopologyOptions& options, int n) {
 
 void print_list(bool json) {
   if (json) {
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    Json all = Json::array();
     for (const ScheduleInfo& info : known_schedules()) {
       all.push_back({{"name", info.name}, {"example", info.example}, {"summary", info.summary}});
     }
