@@ -235,17 +235,14 @@ std::string html_report(const std::vector<PlannedWorld>& worlds, const Profile& 
     html +=
         "<h2>What more workers are worth</h2>\n<p>Upwards: how many workers' work gets done by so many "
         "workers, which is their number times the efficiency. Both axes double from line to line; hollow "
-        "points are "
-        "extrapolated.</p>\n" +
+        "points are extrapolated.</p>\n" +
         curves(worlds) + fmt::format("<p>{}</p>\n", escaped(knee));
   }
   for (const PlannedWorld& world : worlds) html += section(world, profile);
   html +=
       "<p class=\"note\">In the pictures of one iteration all times are means, nothing varies, and the link "
-      "is as "
-      "busy as the host's that is busiest. What is on the link may have begun in the iteration before. "
-      "Extrapolated: for another number of workers than was "
-      "measured, on hosts like those that were.</p>\n";
+      "is as busy as the host's that is busiest. What is on the link may have begun in the iteration before. "
+      "Extrapolated: for another number of workers than was measured, on hosts like those that were.</p>\n";
   return html_page("Starling: plan", kPlanStyle, html);
 }
 

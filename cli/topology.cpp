@@ -337,8 +337,7 @@ void print_schemes(const std::vector<Compared>& lines, const std::vector<std::st
   if (!all.empty())
     fmt::print(
         "Schemes (mixing.scheme) that send something else than their parameters, or have rounds of their "
-        "own:\n{}. "
-        "A dash: workers do not agree by the rounds' weights alone.\n",
+        "own:\n{}. A dash: workers do not agree by the rounds' weights alone.\n",
         fmt::join(all, ", "));
   if (!by_shapes.empty())
     fmt::print("The bytes of {0} are those of matrices of {1} x {1}.\n", fmt::join(by_shapes, ", "),
