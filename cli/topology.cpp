@@ -115,7 +115,7 @@ Report examine(Schedule schedule, const TopologyOptions& options) {
 std::string row_text(const std::vector<Neighbour>& row) {
   std::vector<double> weights;
   for (const Neighbour& j : row) {
-    if (std::find(weights.begin(), weights.end(), j.weight) == weights.end()) weights.push_back(j.weight);
+    if (std::ranges::count(weights, j.weight) == 0) weights.push_back(j.weight);
   }
   std::string text;
   for (double weight : weights) {
