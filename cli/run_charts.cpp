@@ -109,8 +109,8 @@ std::vector<Measure> measures_of(const std::vector<RunFolder>& runs) {
 struct Course {
   const char* id;  // in the page
   double RunPoint::* at;
-  Chart axes;  // x alone
-  double scale = 1;
+  std::string x;  // the axis
+  double scale;
 };
 
 std::array<Course, 3> courses_of(const std::vector<RunFolder>& runs) {
@@ -118,27 +118,18 @@ std::array<Course, 3> courses_of(const std::vector<RunFolder>& runs) {
   const Unit time = time_unit(largest(runs, any, &RunPoint::seconds));
   const Unit sent = byte_unit(largest(runs, any, &RunPoint::bytes));
   const bool is_virtual = std::ranges::any_of(runs, &RunFolder::simulated);
-  return {Course{"steps", &RunPoint::step, {.title = "", .x = "steps of a worker", .y = ""}, 1},
-          Course{"seconds",
-                 &RunPoint::seconds,
-                 {.title = "",
-                  .x = fmt::format("time of training{}, {}", is_virtual ? " (virtual if simulated)" : "",
-                                   time.name),
-                  .y = ""},
-                 1 / time.size},
-          Course{"bytes",
-                 &RunPoint::bytes,
-                 {.title = "", .x = fmt::format("sent per worker, {}", sent.name), .y = ""},
-                 1 / sent.size}};
+  return {
+      Course{"steps", &RunPoint::step, "steps of a worker", 1},
+      Course{"seconds", &RunPoint::seconds,
+             fmt::format("time of training{}, {}", is_virtual ? " (virtual if simulated)" : "", time.name),
+             1 / time.size},
+      Course{"bytes", &RunPoint::bytes, fmt::format("sent per worker, {}", sent.name), 1 / sent.size}};
 }
 
 Chart chart_of(const std::vector<RunFolder>& runs, const std::vector<std::string>& names,
                const Measure& measure, const Course& course) {
-  Chart chart{.title = measure.title,
-              .x = course.axes.x,
-              .y = measure.y,
-              .lines = {},
-              .from_zero = measure.from_zero};
+  Chart chart{
+      .title = measure.title, .x = course.x, .y = measure.y, .lines = {}, .from_zero = measure.from_zero};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     ChartLine line{.name = names[i], .points = {}, .colour = static_cast<int>(i)};
     for (const RunPoint& point : measure.curve(runs[i])) {
