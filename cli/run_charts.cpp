@@ -9,10 +9,8 @@
 
 namespace starling::cli {
 
-namespace {
-
 // The switch: hidden radio buttons at the top of the page choose by CSS which charts are shown.
-constexpr const char* kSwitchStyle = R"(
+const char* const kRunStyle = R"(
 body { max-width: 78em; }
 nav { position: sticky; top: 0; background: var(--page); padding: 0.6em 0; border-bottom: 1px solid var(--rule); z-index: 1; }
 nav label { border: 1px solid var(--rule); border-radius: 4px; padding: 0.15em 0.7em; margin-left: 0.3em; cursor: pointer; }
@@ -29,6 +27,8 @@ input[name=axis] { position: absolute; opacity: 0; }
 th { vertical-align: bottom; } td.text { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
 details { margin-top: 2em; } figure { margin: 0; } figure p.note { margin: 0 0 0 5em; }
 )";
+
+namespace {
 
 // A unit in which the largest value is easy to read.
 struct Unit {
@@ -146,8 +146,6 @@ Chart chart_of(const std::vector<RunFolder>& runs, const std::vector<std::string
 const TaskInfo& task_named(const std::string& name) {
   return **std::ranges::find(known_tasks(), name, &TaskInfo::name);
 }
-
-const char* const kRunStyle = kSwitchStyle;
 
 std::string page_head(const std::string& title, const std::string& legend) {
   return fmt::format(R"(<input type="radio" name="axis" id="steps" checked="checked"/>
