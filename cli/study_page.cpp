@@ -137,10 +137,8 @@ std::vector<std::string> head_of(const Study& study, const StudyResults& results
   std::vector<std::string> head;
   for (const std::size_t axis : varied_axes(study)) head.push_back(study.axes[axis].shown);
   const std::string unit = score.percent ? ", %" : "";
-  for (const std::string& text :
-       {std::string("runs"), results.measures.front().title + unit, std::string("95 % interval"),
-        "difference" + unit, std::string("95 % interval"), std::string("p"), std::string("p, Holm")})
-    head.push_back(text);
+  head.insert(head.end(), {"runs", results.measures.front().title + unit, "95 % interval",
+                           "difference" + unit, "95 % interval", "p", "p, Holm"});
   for (std::size_t m = 1; m < results.measures.size(); ++m) {
     const bool is_score = results.measures[m].figure == &RunFigures::worst_score;
     head.push_back(results.measures[m].title + (is_score ? unit : ""));

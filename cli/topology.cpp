@@ -139,21 +139,17 @@ std::string row_text(const std::vector<Neighbour>& row) {
 }
 
 void print_table(const Report& report, size_t shown) {
-  const std::vector<Graph> rounds(report.schedule.rounds.begin(), report.schedule.rounds.begin() + shown);
-  std::vector<std::vector<std::string>> lines(1);
-  lines[0].push_back("worker");
-  for (size_t r = 0; r < rounds.size(); ++r) lines[0].push_back(fmt::format("round {}", r));
+  std::vector<std::vector<std::string>> lines;
+  const auto add = [&](const std::string& name, const auto& cell) {  // of a round
+    auto& line = lines.emplace_back(1, name);
+    for (size_t r = 0; r < shown; ++r) line.push_back(cell(r));
+  };
+  add("worker", [](size_t r) { return fmt::format("round {}", r); });
   for (int i = 0; i < report.schedule.workers(); ++i) {
-    auto& line = lines.emplace_back();
-    line.push_back(fmt::format("{}", i));
-    for (const Graph& round : rounds) line.push_back(row_text(round.neighbours[i]));
+    add(fmt::format("{}", i), [&](size_t r) { return row_text(report.schedule.rounds[r].neighbours[i]); });
   }
-  auto& peers = lines.emplace_back();
-  peers.push_back("most peers");
-  for (size_t r = 0; r < shown; ++r) peers.push_back(fmt::format("{}", report.peers[r]));
-  auto& second = lines.emplace_back();
-  second.push_back("2nd sing. value");
-  for (size_t r = 0; r < shown; ++r) second.push_back(fmt::format("{:.4f}", report.second[r]));
+  add("most peers", [&](size_t r) { return fmt::format("{}", report.peers[r]); });
+  add("2nd sing. value", [&](size_t r) { return fmt::format("{:.4f}", report.second[r]); });
   fmt::print("{}", table_text(lines));
 }
 
