@@ -12,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/options.h"
 #include "cli/workers.h"
 #include "starling/core/error.h"
 #include "starling/core/log.h"
@@ -109,14 +110,9 @@ void add_bench(CLI::App& app, Command& command) {
                   "number of workers to start on this machine (default: the launcher's world)")
       ->type_name("N")
       ->check(CLI::Range(1, kMostLocalWorkers));
-  sub->add_option("--rounds", options->rounds, "rounds of each topology; the default is that of the paper")
-      ->type_name("T")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  sub->add_option("--megabytes", options->megabytes, "size of each tensor, in MB")
-      ->type_name("MB")
-      ->check(CLI::Range(0.01, 1024.0))
-      ->capture_default_str();
+  add_number(*sub, "--rounds", options->rounds, "rounds of each topology; the default is that of the paper",
+             "T", 1, 1'000'000);
+  add_number(*sub, "--megabytes", options->megabytes, "size of each tensor, in MB", "MB", 0.01, 1024.0);
   sub->add_flag("--json", options->json, "print JSON instead of a table");
   sub->callback([options, &command] {
     command = [options] {

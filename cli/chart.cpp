@@ -143,24 +143,12 @@ std::string Axis::text(double tick) const {
 }
 
 std::string escaped(const std::string& text) {
+  constexpr std::string_view kSpecial = "<>&\"";
+  constexpr std::array<std::string_view, 4> kEscapes{"&lt;", "&gt;", "&amp;", "&quot;"};
   std::string safe;
   for (const char c : printable(text)) {
-    switch (c) {
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '&':
-        safe += "&amp;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      default:
-        safe += c;
-    }
+    const std::size_t special = kSpecial.find(c);
+    safe += special == std::string_view::npos ? std::string_view(&c, 1) : kEscapes[special];
   }
   return safe;
 }

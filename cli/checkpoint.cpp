@@ -50,27 +50,15 @@ void print_table(const Checkpoint& checkpoint) {
 
 void print_as_json(const Checkpoint& checkpoint) {
   const Manifest& m = checkpoint.manifest();
-  nlohmann::ordered_json files = nlohmann::ordered_json::array(), recipe = nlohmann::ordered_json::object();
-  for (const WorkerFile& file : m.files) {
-    files.push_back({{"worker", file.worker},
-                     {"file", file.name()},
-                     {"step", file.step},
-                     {"bytes", file.digest.bytes},
-                     {"crc32c", fmt::format("{:08x}", file.digest.crc32c)}});
-  }
-  for (const auto& [key, value] : m.recipe) recipe[key] = value;
-  nlohmann::ordered_json before = nlohmann::ordered_json::array();
-  for (const EarlierWorkers& earlier : m.before)
-    before.push_back({{"step", earlier.step}, {"steps", earlier.steps}});
-  const nlohmann::ordered_json all = {{"folder", checkpoint.folder()},
-                                      {"step", m.step},
-                                      {"workers", m.workers},
-                                      {"seconds", m.seconds},
-                                      {"verified", true},  // an unverified one ends earlier
-                                      {"files", std::move(files)},
-                                      {"before", std::move(before)},
-                                      {"recipe", std::move(recipe)}};
-  print_json(all);
+  const auto manifest = nlohmann::ordered_json::parse(to_json(m));
+  print_json({{"folder", checkpoint.folder()},
+              {"step", m.step},
+              {"workers", m.workers},
+              {"seconds", m.seconds},
+              {"verified", true},  // an unverified one ends earlier
+              {"files", manifest["files"]},
+              {"before", manifest.value("before", nlohmann::ordered_json::array())},
+              {"recipe", manifest["recipe"]}});
 }
 
 int show(const CheckpointOptions& options) {

@@ -84,10 +84,8 @@ Check check_openssl(const Versions& v) {
 // here too.
 Check check_instructions(const TorchFacts& torch, const MachineFacts& machine) {
   const auto has = [&](std::initializer_list<const char*> names) {
-    return std::all_of(names.begin(), names.end(), [&](const char* name) {
-      return std::find(machine.instructions.begin(), machine.instructions.end(), name) !=
-             machine.instructions.end();
-    });
+    return std::ranges::all_of(
+        names, [&](const char* name) { return std::ranges::count(machine.instructions, name) > 0; });
   };
   std::string best = torch.capability;  // not x86: no comparison
   if (has({"avx2", "fma"})) best = "AVX2";
@@ -275,7 +273,7 @@ int doctor(bool json) {
                                      check_nvrtc(machine),   check_nccl(torch, machine),
                                      check_memory(machine),  check_shared_memory(),
                                      check_network(machine), check_launcher()};
-  const bool ok = std::all_of(checks.begin(), checks.end(), [](const Check& check) { return check.ok; });
+  const bool ok = std::ranges::all_of(checks, &Check::ok);
   json ? print_as_json(v, torch, machine, checks, ok) : print_text(v, torch, machine, checks);
   return ok ? 0 : 1;
 }

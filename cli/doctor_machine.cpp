@@ -71,8 +71,7 @@ std::vector<Interface> interfaces() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return all;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    const auto known =
-        std::find_if(all.begin(), all.end(), [&](const Interface& i) { return i.name == entry->ifa_name; });
+    const auto known = std::ranges::find(all, entry->ifa_name, &Interface::name);
     Interface& interface = known != all.end() ? *known : all.emplace_back();
     interface.name = entry->ifa_name;
     interface.up = (entry->ifa_flags & IFF_UP) && (entry->ifa_flags & IFF_RUNNING);

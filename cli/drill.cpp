@@ -4,20 +4,18 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <fmt/format.h>
 
 #include "cli/commands.h"
 #include "cli/drill_page.h"
 #include "cli/json.h"
+#include "cli/options.h"
 #include "cli/recipe_keys.h"
-#include "cli/time_option.h"
 #include "cli/workers.h"
 #include "starling/core/error.h"
 #include "starling/core/file.h"
@@ -65,7 +63,6 @@ DrilledRun run_in(const Recipe& recipe) {
 
 nlohmann::ordered_json json_of(const DrillReport& report, const DrilledRun& run, std::uint64_t seed) {
   using Json = nlohmann::ordered_json;
-  const auto number = [](std::optional<double> value) { return value ? Json(*value) : Json(); };
   Json workers = Json::array();
   for (const DrillWorker& worker : report.workers) {
     Json lives = Json::array();
@@ -73,8 +70,8 @@ nlohmann::ordered_json json_of(const DrillReport& report, const DrilledRun& run,
       Json stops = Json::array();
       for (const DrillStop& stop : life.stops) stops.push_back({stop.begin, stop.end});
       lives.push_back({{"begin", life.begin},
-                       {"joined", number(life.joined)},
-                       {"end", number(life.end)},
+                       {"joined", or_null(life.joined)},
+                       {"end", or_null(life.end)},
                        {"killed", life.killed},
                        {"stops", stops}});
     }
@@ -93,10 +90,10 @@ nlohmann::ordered_json json_of(const DrillReport& report, const DrilledRun& run,
           {"deaths", report.deaths},
           {"restarts", report.restarts()},
           {"rejoin_seconds", report.rejoins},
-          {"blocks_aborted", number(run.blocks_aborted)},
-          {"workers_lost", number(run.workers_lost)},
-          {"loss", number(run.loss)},
-          {run.score_name, number(run.score)},
+          {"blocks_aborted", or_null(run.blocks_aborted)},
+          {"workers_lost", or_null(run.workers_lost)},
+          {"loss", or_null(run.loss)},
+          {run.score_name, or_null(run.score)},
           {"workers", workers}};
 }
 

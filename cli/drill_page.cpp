@@ -150,8 +150,7 @@ std::string drill_page(const std::string& title, const DrillReport& report, cons
       fmt::format("<h1>{}</h1>\n<main>\n<h2>Who was there when</h2>\n", escaped(title)) + drill_svg(report);
   html +=
       "<p class=\"note\">Full colour: the worker trains. Pale: its process starts and joins. Grey: it is "
-      "stopped. "
-      "A line: it was killed, or died.</p>\n<h2>Outcome</h2>\n" +
+      "stopped. A line: it was killed, or died.</p>\n<h2>Outcome</h2>\n" +
       table({"", ""}, drill_figures(report, run), " class=\"text\"") + "<h2>Workers</h2>\n" +
       table({"", "memory at first", "memory at last", "processes", "last step"}, drill_memory(report), "") +
       "</main>\n";

@@ -1,7 +1,6 @@
 // starling eval MODEL: tests a trained model on the test set of its task.
 #include <CLI/CLI.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include <fmt/format.h>
 #include <torch/nn/module.h>

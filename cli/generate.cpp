@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/script.h"
 #include "cli/trained.h"
 #include "starling/core/error.h"
@@ -82,15 +83,10 @@ void add_generate(CLI::App& app, Command& command) {
   auto options = std::make_shared<GenerateOptions>();
   add_trained(*sub, options->trained);
   sub->add_option("--prompt", options->prompt, "how the text begins (default: empty)")->type_name("TEXT");
-  sub->add_option("--tokens", options->tokens, "the most tokens to write")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  sub->add_option("--temperature", options->sampling.temperature,
-                  "divides the logits: below 1 rarer tokens become rarer; 0: always the likeliest one")
-      ->type_name("X")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
+  add_number(*sub, "--tokens", options->tokens, "the most tokens to write", "N", 1, 1'000'000);
+  add_number(*sub, "--temperature", options->sampling.temperature,
+             "divides the logits: below 1 rarer tokens become rarer; 0: always the likeliest one", "X", 0.0,
+             100.0);
   sub->add_option("--top-k", options->sampling.top_k,
                   "draw among the N likeliest tokens (default: among all)")
       ->type_name("N")

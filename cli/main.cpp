@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include <c10/util/Flags.h>
 #include <c10/util/Logging.h>
@@ -34,25 +33,10 @@ int run(int argc, char** argv) {
       "  starling topology --compare --workers 16\n"
       "  starling help train");
   Command command;
-  add_train(app, command);
-  add_drill(app, command);
-  add_simulate(app, command);
-  add_study(app, command);
-  add_schemes(app, command);
-  add_topology(app, command);
-  add_probe(app, command);
-  add_plan(app, command);
-  add_bench(app, command);
-  add_timeline(app, command);
-  add_report(app, command);
-  add_status(app, command);
-  add_top(app, command);
-  add_checkpoint(app, command);
-  add_eval(app, command);
-  add_generate(app, command);
-  add_translate(app, command);
-  add_pack(app, command);
-  add_doctor(app, command);
+  for (auto* const add : {add_train, add_drill, add_simulate, add_study, add_schemes, add_topology, add_probe,
+                          add_plan, add_bench, add_timeline, add_report, add_status, add_top, add_checkpoint,
+                          add_eval, add_generate, add_translate, add_pack, add_doctor})
+    add(app, command);
   explain(app);
   try {
     app.parse(read_arguments(argc, argv));

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -16,6 +15,7 @@
 
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/options.h"
 #include "cli/plan_report.h"
 #include "cli/planned_world.h"
 #include "cli/profiles.h"
@@ -24,8 +24,6 @@
 #include "starling/kernels/wire.h"
 #include "starling/optim/options.h"
 #include "starling/optim/sent_size.h"
-#include "starling/plan/all_reduce.h"
-#include "starling/plan/iteration.h"
 #include "starling/train/planned_scheme.h"
 
 namespace starling::cli {
@@ -94,80 +92,6 @@ std::optional<int> knee(const std::vector<PlannedWorld>& worlds, const ForecastO
     last = &world;
   }
   return std::nullopt;
-}
-
-// One number, or two if they differ after rounding.
-std::string band_text(const Banded& value, double times, int digits) {
-  const std::string low = fmt::format("{:.{}f}", value.low * times, digits),
-                    high = fmt::format("{:.{}f}", value.high * times, digits);
-  return low == high ? fmt::format("{:.{}f}", value.mean * times, digits) : low + " to " + high;
-}
-std::string efficiency_text(const Forecast& outcome) { return band_text(efficiency(outcome), 100, 0) + " %"; }
-std::string speed_up_text(const Forecast& outcome, const PlannedWorld& world) {
-  return band_text(speed_up(outcome, world), 1, 2);
-}
-
-// In the letters of plan/closed_forms.h.
-struct MeanTimes {
-  double F = 0;
-  std::vector<double> b, u;
-};
-
-MeanTimes mean_times(const Profile& profile) {
-  const std::size_t blocks = profile.blocks.size();
-  MeanTimes mean{.b = std::vector<double>(blocks), .u = std::vector<double>(blocks)};
-  const auto add = [&](double& sum, const std::vector<double>& times) {
-    for (const double time : times)
-      sum += time / static_cast<double>(times.size()) / static_cast<double>(profile.compute.size());
-  };
-  for (const Compute& compute : profile.compute) {
-    add(mean.F, compute.data_wait);
-    add(mean.F, compute.forward);
-    for (std::size_t k = 0; k < blocks; ++k) {
-      add(mean.b[k], compute.backward[k]);
-      add(mean.u[k], compute.update[k]);
-    }
-  }
-  return mean;
-}
-
-ReportWorld report_of(const Profile& profile, const PlannedWorld& world) {
-  ReportWorld report{.workers = world.n,
-                     .hosts = static_cast<int>(world.network.hosts.size()),
-                     .extrapolated = !world.measured,
-                     .rows = {},
-                     .advice = advice(world),
-                     .all_reduce = {},
-                     .recommended = {}};
-  const auto add = [&](const std::string& schedule, Wire wire, const Forecast& outcome) {
-    report.rows.push_back({.schedule = schedule,
-                           .wire = std::string(name_of(wire)),
-                           .bottleneck = bottleneck(outcome, world.network),
-                           .step = outcome.step,
-                           .low = outcome.low,
-                           .high = outcome.high,
-                           .efficiency = efficiency(outcome).mean,
-                           .efficiency_text = efficiency_text(outcome),
-                           .speed_up_text = speed_up_text(outcome, world)});
-  };
-  add("all-reduce", Wire::fp32, world.all_reduce);
-  for (const Candidate& row : world.rows) {
-    add(row.schedule, row.wire, row.outcome);
-    report.rows.back().recommended = &row == &world.recommended();
-  }
-  if (world.one_host) add("one host alone", Wire::fp32, *world.one_host);
-  const MeanTimes mean = mean_times(profile);
-  const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
-  std::vector<double> reduced, mixed;
-  for (const double bytes : profile.blocks) {
-    reduced.push_back(world.all_reduce.busiest.seconds == 0
-                          ? 0
-                          : all_reduce_seconds(world.network, bytes, world.all_reduces));
-    mixed.push_back(world.recommended().outcome.busiest.seconds * bytes / total);
-  }
-  report.all_reduce = all_reduce_iteration(mean.F, mean.b, mean.u, reduced);
-  report.recommended = iteration_ahead(mean.F, mean.b, mean.u, mixed);
-  return report;
 }
 
 Json json_of(const Forecast& outcome, const PlannedWorld& world, Mixing mixing = Mixing::ahead) {
@@ -275,16 +199,12 @@ int plan(const PlanOptions& options) {
       "More workers bring at least {:.0f} % of the ideal gain up to {}; with all-reduce up to {}.",
       kWorthIt * 100, up_to(best_knee), up_to(reduced_knee));
 
-  if (!options.html.empty()) {
-    std::vector<ReportWorld> report;
-    for (const PlannedWorld& world : worlds) report.push_back(report_of(profile, world));
-    write_text(options.html, html_report(report, options.profile, knees));
-  }
+  if (!options.html.empty()) write_text(options.html, html_report(worlds, profile, options.profile, knees));
   if (options.json) {
     Json root = {{"measured_workers", profile.workers()},
                  {"worlds", Json::array()},
-                 {"knee", best_knee ? Json(*best_knee) : Json()},
-                 {"knee_of_all_reduce", reduced_knee ? Json(*reduced_knee) : Json()}};
+                 {"knee", or_null(best_knee)},
+                 {"knee_of_all_reduce", or_null(reduced_knee)}};
     for (const PlannedWorld& world : worlds) root["worlds"].push_back(json_of(world));
     print_json(root);
     return 0;
@@ -340,10 +260,7 @@ void add_plan(CLI::App& app, Command& command) {
       ->capture_default_str();
   const auto add_mixing_option = [&](const std::string& name, int& value, const std::string& help,
                                      const Range& range) {
-    sub->add_option(name, value, help)
-        ->type_name("N")
-        ->check(CLI::Range(static_cast<int>(range.least), static_cast<int>(range.most)))
-        ->capture_default_str();
+    add_number(*sub, name, value, help, "N", static_cast<int>(range.least), static_cast<int>(range.most));
   };
   Options& mixing = options->question.options;
   add_mixing_option("--one-in", mixing.one_in, "mixing.one_in: of so many values an exchange sends one",
@@ -353,17 +270,11 @@ void add_plan(CLI::App& app, Command& command) {
   add_mixing_option("--mean-every", mixing.mean_every,
                     "mixing.mean_every: steps from one exact mean of all workers to the next; 0: none",
                     ranges::mean_every);
-  sub->add_option("--iterations", options->iterations, "number of simulated iterations")
-      ->type_name("T")
-      ->check(CLI::Range(1, 10'000))
-      ->capture_default_str();
-  sub->add_option("--warm-up", options->warm_up,
-                  "number of warm-up iterations before these, which are not counted")
-      ->type_name("T")
-      ->check(CLI::Range(0, 10'000))
-      ->capture_default_str();
+  add_number(*sub, "--iterations", options->iterations, "number of simulated iterations", "T", 1, 10'000);
+  add_number(*sub, "--warm-up", options->warm_up,
+             "number of warm-up iterations before these, which are not counted", "T", 0, 10'000);
   const auto add_failure_option = [&](const std::string& name, double& value, const std::string& help) {
-    sub->add_option(name, value, help)->type_name("X")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+    add_number(*sub, name, value, help, "X", 0.0, 1e6);
   };
   add_failure_option("--failures", options->failing, "failing hosts of 1000 per day");
   add_failure_option("--checkpoint-seconds", options->question.failures.checkpoint,

@@ -175,6 +175,12 @@ void add_alternatives(PlannedWorld& world, const Profile& profile, const Questio
   }
 }
 
+std::string band_text(const Banded& value, double times, int digits) {
+  const std::string low = fmt::format("{:.{}f}", value.low * times, digits),
+                    high = fmt::format("{:.{}f}", value.high * times, digits);
+  return low == high ? fmt::format("{:.{}f}", value.mean * times, digits) : low + " to " + high;
+}
+
 }  // namespace
 
 const std::vector<Wire>& planned_wires() {
@@ -229,6 +235,12 @@ Banded efficiency(const Forecast& outcome) {
 Banded speed_up(const Forecast& outcome, const PlannedWorld& world) {
   const double step = world.all_reduce.step;
   return {step / outcome.step, step / outcome.high, step / outcome.low};
+}
+
+std::string efficiency_text(const Forecast& outcome) { return band_text(efficiency(outcome), 100, 0) + " %"; }
+
+std::string speed_up_text(const Forecast& outcome, const PlannedWorld& world) {
+  return band_text(speed_up(outcome, world), 1, 2);
 }
 
 std::string bottleneck(const Forecast& outcome, const Network& network, Mixing mixing) {

@@ -68,6 +68,9 @@ struct Banded {
 };
 Banded efficiency(const Forecast& outcome);  // a worker's own computation as a part of its step
 Banded speed_up(const Forecast& outcome, const PlannedWorld& world);  // over all-reduce's mean step
+// The same as text: one number, or two if they differ after rounding.
+std::string efficiency_text(const Forecast& outcome);
+std::string speed_up_text(const Forecast& outcome, const PlannedWorld& world);
 std::string bottleneck(const Forecast& outcome, const Network& network, Mixing mixing = Mixing::ahead);
 bool all_reduce_is_as_good(const PlannedWorld& world);
 std::string recommended_scheme(const PlannedWorld& world);   // one that mixes inside if it takes no longer

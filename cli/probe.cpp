@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/workers.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
@@ -130,11 +131,9 @@ void add_probe(CLI::App& app, Command& command) {
         return file.ends_with(".json") ? ""
                                        : fmt::format("Value {} must end in .json, as a topology does", file);
       });
-  sub->add_option("--seconds", options->seconds,
-                  "budget of all streams together, in seconds; each takes 0.5 at most, exchanges 1")
-      ->type_name("S")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
+  add_number(*sub, "--seconds", options->seconds,
+             "budget of all streams together, in seconds; each takes 0.5 at most, exchanges 1", "S", 0.1,
+             3600.0);
   sub->callback([options, &command] {
     command = [options] {
       return options->workers > 0 ? probe_with_workers(*options) : probe_as_worker(*options);

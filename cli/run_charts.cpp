@@ -9,10 +9,8 @@
 
 namespace starling::cli {
 
-namespace {
-
 // The switch: hidden radio buttons at the top of the page choose by CSS which charts are shown.
-constexpr const char* kSwitchStyle = R"(
+const char* const kRunStyle = R"(
 body { max-width: 78em; }
 nav { position: sticky; top: 0; background: var(--page); padding: 0.6em 0; border-bottom: 1px solid var(--rule); z-index: 1; }
 nav label { border: 1px solid var(--rule); border-radius: 4px; padding: 0.15em 0.7em; margin-left: 0.3em; cursor: pointer; }
@@ -29,6 +27,8 @@ input[name=axis] { position: absolute; opacity: 0; }
 th { vertical-align: bottom; } td.text { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
 details { margin-top: 2em; } figure { margin: 0; } figure p.note { margin: 0 0 0 5em; }
 )";
+
+namespace {
 
 // A unit in which the largest value is easy to read.
 struct Unit {
@@ -109,8 +109,8 @@ std::vector<Measure> measures_of(const std::vector<RunFolder>& runs) {
 struct Course {
   const char* id;  // in the page
   double RunPoint::* at;
-  Chart axes;  // x alone
-  double scale = 1;
+  std::string x;  // the axis
+  double scale;
 };
 
 std::array<Course, 3> courses_of(const std::vector<RunFolder>& runs) {
@@ -118,27 +118,18 @@ std::array<Course, 3> courses_of(const std::vector<RunFolder>& runs) {
   const Unit time = time_unit(largest(runs, any, &RunPoint::seconds));
   const Unit sent = byte_unit(largest(runs, any, &RunPoint::bytes));
   const bool is_virtual = std::ranges::any_of(runs, &RunFolder::simulated);
-  return {Course{"steps", &RunPoint::step, {.title = "", .x = "steps of a worker", .y = ""}, 1},
-          Course{"seconds",
-                 &RunPoint::seconds,
-                 {.title = "",
-                  .x = fmt::format("time of training{}, {}", is_virtual ? " (virtual if simulated)" : "",
-                                   time.name),
-                  .y = ""},
-                 1 / time.size},
-          Course{"bytes",
-                 &RunPoint::bytes,
-                 {.title = "", .x = fmt::format("sent per worker, {}", sent.name), .y = ""},
-                 1 / sent.size}};
+  return {
+      Course{"steps", &RunPoint::step, "steps of a worker", 1},
+      Course{"seconds", &RunPoint::seconds,
+             fmt::format("time of training{}, {}", is_virtual ? " (virtual if simulated)" : "", time.name),
+             1 / time.size},
+      Course{"bytes", &RunPoint::bytes, fmt::format("sent per worker, {}", sent.name), 1 / sent.size}};
 }
 
 Chart chart_of(const std::vector<RunFolder>& runs, const std::vector<std::string>& names,
                const Measure& measure, const Course& course) {
-  Chart chart{.title = measure.title,
-              .x = course.axes.x,
-              .y = measure.y,
-              .lines = {},
-              .from_zero = measure.from_zero};
+  Chart chart{
+      .title = measure.title, .x = course.x, .y = measure.y, .lines = {}, .from_zero = measure.from_zero};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     ChartLine line{.name = names[i], .points = {}, .colour = static_cast<int>(i)};
     for (const RunPoint& point : measure.curve(runs[i])) {
@@ -155,8 +146,6 @@ Chart chart_of(const std::vector<RunFolder>& runs, const std::vector<std::string
 const TaskInfo& task_named(const std::string& name) {
   return **std::ranges::find(known_tasks(), name, &TaskInfo::name);
 }
-
-const char* const kRunStyle = kSwitchStyle;
 
 std::string page_head(const std::string& title, const std::string& legend) {
   return fmt::format(R"(<input type="radio" name="axis" id="steps" checked="checked"/>

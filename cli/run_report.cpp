@@ -125,9 +125,8 @@ std::string run_report(const std::vector<RunFolder>& runs) {
   html += "<main>\n" + charts_of(runs, names);
   html +=
       "<p class=\"note\">A line is the mean of the workers, and the band around it goes from the least to "
-      "the most of "
-      "them. Seconds are those of training, without set-up and tests. Bytes are what one worker has "
-      "sent.</p>\n";
+      "the most of them. Seconds are those of training, without set-up and tests. Bytes are what one worker "
+      "has sent.</p>\n";
 
   Row head{""};
   head.insert(head.end(), names.begin(), names.end());

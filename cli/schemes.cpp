@@ -5,6 +5,7 @@
 #include <cctype>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -58,34 +59,23 @@ void add_situation(CLI::App& sub, SchemesOptions& options, CLI::Option* choose) 
   flag("--json", options.json, "print JSON");
 }
 
-std::string path_text(Path path) {
-  switch (path) {
-    case Path::ahead:
-      return "sent ahead: hidden behind the next iteration";
-    case Path::inside:
-      return "inside the step";
-    case Path::pairs:
-      return "in pairs, beside training";
-    case Path::gradients:
-      return "gradients, inside backward()";
-  }
-  return "";
-}
+constexpr std::pair<Path, const char*> kPathTexts[] = {
+    {Path::ahead, "sent ahead: hidden behind the next iteration"},
+    {Path::inside, "inside the step"},
+    {Path::pairs, "in pairs, beside training"},
+    {Path::gradients, "gradients, inside backward()"}};
+constexpr std::pair<EdgeKind, const char*> kEdgeTexts[] = {
+    {EdgeKind::symmetric, "topologies that average"},
+    {EdgeKind::lasting, "topologies of one round, each edge in both directions"},
+    {EdgeKind::directed, "directed topologies too"},
+    {EdgeKind::own, "rounds of its own"},
+    {EdgeKind::none, "no neighbours"}};
 
-std::string edges_text(EdgeKind edges) {
-  switch (edges) {
-    case EdgeKind::symmetric:
-      return "topologies that average";
-    case EdgeKind::lasting:
-      return "topologies of one round, each edge in both directions";
-    case EdgeKind::directed:
-      return "directed topologies too";
-    case EdgeKind::own:
-      return "rounds of its own";
-    case EdgeKind::none:
-      return "no neighbours";
-  }
-  return "";
+const char* path_text(const SchemeInfo& info) {
+  return std::ranges::find(kPathTexts, info.traits.path, [](const auto& row) { return row.first; })->second;
+}
+const char* edges_text(const SchemeInfo& info) {
+  return std::ranges::find(kEdgeTexts, info.traits.edges, [](const auto& row) { return row.first; })->second;
 }
 
 constexpr int kFew = 64;  // one_in of an example
@@ -142,8 +132,8 @@ void print_one(const SchemeInfo& info) {
   const auto row = [](std::string_view name, const std::string& text) {
     fmt::print("  {:<12}{}\n", name, text);
   };
-  row("exchange", path_text(traits.path));
-  row("edges", edges_text(traits.edges));
+  row("exchange", path_text(info));
+  row("edges", edges_text(info));
   row("wires", fmt::format("{}", fmt::join(wires_of(info), ", ")));
   row("one_in", traits.all_values.empty() ? "any" : fmt::format("1: {}", traits.all_values));
   row("sends", sends_row(info));
@@ -165,8 +155,8 @@ void print_markdown() {
   fmt::print("| scheme | what it does | exchange | edges | sends | wires | paper |\n|-|-|-|-|-|-|-|\n");
   for (const SchemeInfo* const info : schemes()) {
     const auto wires = wires_of(*info);
-    fmt::print("| `{}` | {} | {} | {} | {} | {} | {} |\n", info->name, info->summary,
-               path_text(info->traits.path), edges_text(info->traits.edges), sends_text(*info),
+    fmt::print("| `{}` | {} | {} | {} | {} | {} | {} |\n", info->name, info->summary, path_text(*info),
+               edges_text(*info), sends_text(*info),
                wires.size() == 5 ? "all" : fmt::format("{}", fmt::join(wires, ", ")), info->paper);
   }
   fmt::print("\n| option | of | default | allowed | meaning |\n|-|-|-|-|-|\n");

@@ -11,6 +11,8 @@
 
 #include "cli/chart.h"
 #include "cli/commands.h"
+#include "cli/json.h"
+#include "cli/options.h"
 #include "cli/profiles.h"
 #include "cli/recipe_keys.h"
 #include "cli/workers.h"
@@ -172,9 +174,7 @@ int simulate(const SimulateOptions& options) {
     }
   };
   write("/recipe.toml", print_recipe(recipe));
-  write(
-      "/cluster.json",
-      to_json(options, cluster.workers(), every).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write("/cluster.json", json_text(to_json(options, cluster.workers(), every)));
   const auto& m = recipe.mixing;
   write("/simulate.svg",
         plot(fmt::format("{} workers, {}{}, {}", cluster.workers(), m.scheme,
@@ -206,11 +206,7 @@ void add_simulate(CLI::App& app, Command& command) {
       ->type_name("FILE")
       ->needs(profile);
   const auto number = [&](const char* name, double& value, const char* help, double least, double most) {
-    sub->add_option(name, value, help)
-        ->type_name("X")
-        ->check(CLI::Range(least, most))
-        ->capture_default_str()
-        ->excludes(profile);
+    add_number(*sub, name, value, help, "X", least, most)->excludes(profile);
   };
   number("--gradient", options->gradient, "mean seconds of a gradient", 1e-6, 1e4);
   number("--cv", options->cv, "coefficient of variation of these seconds, lognormal", 0, 10);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/json.h"
 #include "cli/table.h"
 #include "starling/core/text.h"
 
@@ -17,11 +18,6 @@ namespace starling::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-template <class T>
-Json json_of(const std::optional<T>& value) {
-  return value ? Json(*value) : Json();
-}
 
 std::optional<double> per_second(const std::optional<double>& step_seconds) {
   return step_seconds ? std::optional(1 / *step_seconds) : std::nullopt;
@@ -207,15 +203,15 @@ Json status_json(const RunStatus& run) {
                 {"pid", w.phases ? Json(w.phases->pid) : Json()},
                 {"process", name_of(w.process())},
                 {"restarts", w.phases ? Json(w.phases->owner.restarts) : Json()},
-                {"step", json_of(w.step)},
-                {"epoch", json_of(w.epoch)},
-                {"loss", json_of(w.loss)},
-                {"steps_per_second", json_of(per_second(w.step_seconds))},
-                {"waiting_share", json_of(w.waiting_share)},
-                {"bytes_sent", json_of(w.bytes_sent)},
-                {"blocks_aborted", json_of(w.blocks_aborted)},
-                {"rate", json_of(w.rate)},
-                {"distance", json_of(w.distance)},
+                {"step", or_null(w.step)},
+                {"epoch", or_null(w.epoch)},
+                {"loss", or_null(w.loss)},
+                {"steps_per_second", or_null(per_second(w.step_seconds))},
+                {"waiting_share", or_null(w.waiting_share)},
+                {"bytes_sent", or_null(w.bytes_sent)},
+                {"blocks_aborted", or_null(w.blocks_aborted)},
+                {"rate", or_null(w.rate)},
+                {"distance", or_null(w.distance)},
                 {"late", w.late},
                 {"phase", nullptr}};
     if (const auto* const phase = w.phase())
@@ -227,18 +223,18 @@ Json status_json(const RunStatus& run) {
   if (run.test)
     test = {{"step", run.test->step},
             {"score_name", run.test->score_name},
-            {"score", json_of(run.test->score)},
-            {"loss", json_of(run.test->loss)},
-            {"consensus_distance", json_of(run.test->consensus_distance)}};
+            {"score", or_null(run.test->score)},
+            {"loss", or_null(run.test->loss)},
+            {"consensus_distance", or_null(run.test->consensus_distance)}};
   return {{"folder", run.folder},
           {"time", run.now},
           {"state", name_of(run.state)},
           {"scheme", run.scheme},
           {"topology", run.topology},
-          {"step", json_of(run.step)},
-          {"epoch", json_of(run.epoch)},
-          {"seconds", json_of(run.seconds)},
-          {"steps_per_second", json_of(per_second(run.step_seconds))},
+          {"step", or_null(run.step)},
+          {"epoch", or_null(run.epoch)},
+          {"seconds", or_null(run.seconds)},
+          {"steps_per_second", or_null(per_second(run.step_seconds))},
           {"late", late},
           {"test", test},
           {"workers", workers}};

@@ -137,10 +137,8 @@ std::vector<std::string> head_of(const Study& study, const StudyResults& results
   std::vector<std::string> head;
   for (const std::size_t axis : varied_axes(study)) head.push_back(study.axes[axis].shown);
   const std::string unit = score.percent ? ", %" : "";
-  for (const std::string& text :
-       {std::string("runs"), results.measures.front().title + unit, std::string("95 % interval"),
-        "difference" + unit, std::string("95 % interval"), std::string("p"), std::string("p, Holm")})
-    head.push_back(text);
+  head.insert(head.end(), {"runs", results.measures.front().title + unit, "95 % interval",
+                           "difference" + unit, "95 % interval", "p", "p, Holm"});
   for (std::size_t m = 1; m < results.measures.size(); ++m) {
     const bool is_score = results.measures[m].figure == &RunFigures::worst_score;
     head.push_back(results.measures[m].title + (is_score ? unit : ""));
@@ -262,17 +260,13 @@ std::string study_page(const Study& study, const StudyResults& results) {
                       results_table(study, results, score));
   html +=
       "<p class=\"note\">A value is the mean over the seeds ± their standard deviation. Intervals are those "
-      "of "
-      "Student's t. The difference is that from the arm with the baseline's values, in pairs of one seed. p "
-      "is of "
-      "the two-sided paired t test; Holm's correction counts all tests of this column. Coloured differences "
-      "have a "
-      "corrected p below 0.05. Fewer than two seeds have no deviation and no test.</p>\n";
+      "of Student's t. The difference is that from the arm with the baseline's values, in pairs of one seed. "
+      "p is of the two-sided paired t test; Holm's correction counts all tests of this column. Coloured "
+      "differences have a corrected p below 0.05. Fewer than two seeds have no deviation and no test.</p>\n";
   html += failures(study, results) + charts(study, results);
   html +=
       "<p class=\"note\">A line is the mean over the seeds, and the band around it goes from the least to "
-      "the most "
-      "of them. Bytes are what one worker has sent.</p>\n";
+      "the most of them. Bytes are what one worker has sent.</p>\n";
   html += class_tables(study);
   html += fmt::format("<details><summary>Settings of the first run</summary>\n{}</details>\n</main>\n",
                       settings_table(study.runs.front().settings));

@@ -6,10 +6,10 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include <fmt/format.h>
 
+#include "cli/json.h"
 #include "starling/core/error.h"
 #include "starling/core/tree.h"
 #include "starling/train/task.h"
@@ -116,26 +116,22 @@ void correct(std::size_t measure, StudyResults& results) {
 
 // ---------------------------------------------------------------- JSON and CSV
 
-StudyJson number_or_null(std::optional<double> value) {
-  return value ? StudyJson(*value) : StudyJson(nullptr);
-}
-
 StudyJson described(const Described& told) {
   return {{"runs", told.count},
           {"mean", told.mean},
-          {"deviation", number_or_null(told.deviation)},
-          {"low", number_or_null(told.low())},
-          {"high", number_or_null(told.high())}};
+          {"deviation", or_null(told.deviation)},
+          {"low", or_null(told.low())},
+          {"high", or_null(told.high())}};
 }
 
 StudyJson figure_json(const StudyFigure& figure) {
   StudyJson json{{"values", StudyJson::array()}};
-  for (const auto& value : figure.values) json["values"].push_back(number_or_null(value));
+  for (const auto& value : figure.values) json["values"].push_back(or_null(value));
   if (figure.over_seeds) json.update(described(*figure.over_seeds));
   if (figure.test) {
     json["difference"] = described(figure.test->difference);
-    json["p"] = number_or_null(figure.test->p);
-    json["p_holm"] = number_or_null(figure.corrected);
+    json["p"] = or_null(figure.test->p);
+    json["p_holm"] = or_null(figure.corrected);
   }
   return json;
 }

@@ -23,9 +23,9 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/status_text.h"
 #include "cli/table.h"
-#include "cli/time_option.h"
 #include "cli/usage.h"
 #include "starling/core/clock.h"
 #include "starling/core/descriptor.h"

@@ -2,7 +2,6 @@
 // averages. --compare: all schedules beside each other.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -17,6 +16,7 @@
 
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/options.h"
 #include "cli/table.h"
 #include "cli/topology_compare.h"
 #include "cli/topology_plot.h"
@@ -37,6 +37,8 @@ namespace starling::cli {
 
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr int most_workers = 512;    // the matrices are dense: this many take seconds
 constexpr size_t table_rounds = 12;  // shown by default
 constexpr const char* kTopK = "top-k";
@@ -56,15 +58,11 @@ struct TopologyOptions {
 
 // "8" is {8, 8}, "2-16" is {2, 16}.
 std::optional<std::pair<int, int>> worlds(const std::string& text) {
-  int first = 0, last = 0;
-  const char* const end = text.data() + text.size();
-  auto read = std::from_chars(text.data(), end, first);
-  last = first;
-  if (read.ec == std::errc() && read.ptr != end && *read.ptr == '-')
-    read = std::from_chars(read.ptr + 1, end, last);
-  if (read.ec != std::errc() || read.ptr != end || first < 1 || last < first || last > most_workers)
-    return std::nullopt;
-  return std::pair(first, last);
+  const std::size_t dash = text.find('-');
+  const auto first = parse_number<int>(text.substr(0, dash));
+  const auto last = dash == std::string::npos ? first : parse_number<int>(text.substr(dash + 1));
+  if (!first || !last || *first < 1 || *last < *first || *last > most_workers) return std::nullopt;
+  return std::pair(*first, *last);
 }
 
 struct Report {
@@ -117,7 +115,7 @@ Report examine(Schedule schedule, const TopologyOptions& options) {
 std::string row_text(const std::vector<Neighbour>& row) {
   std::vector<double> weights;
   for (const Neighbour& j : row) {
-    if (std::find(weights.begin(), weights.end(), j.weight) == weights.end()) weights.push_back(j.weight);
+    if (std::ranges::count(weights, j.weight) == 0) weights.push_back(j.weight);
   }
   std::string text;
   for (double weight : weights) {
@@ -141,21 +139,17 @@ std::string row_text(const std::vector<Neighbour>& row) {
 }
 
 void print_table(const Report& report, size_t shown) {
-  const std::vector<Graph> rounds(report.schedule.rounds.begin(), report.schedule.rounds.begin() + shown);
-  std::vector<std::vector<std::string>> lines(1);
-  lines[0].push_back("worker");
-  for (size_t r = 0; r < rounds.size(); ++r) lines[0].push_back(fmt::format("round {}", r));
+  std::vector<std::vector<std::string>> lines;
+  const auto add = [&](const std::string& name, const auto& cell) {  // of a round
+    auto& line = lines.emplace_back(1, name);
+    for (size_t r = 0; r < shown; ++r) line.push_back(cell(r));
+  };
+  add("worker", [](size_t r) { return fmt::format("round {}", r); });
   for (int i = 0; i < report.schedule.workers(); ++i) {
-    auto& line = lines.emplace_back();
-    line.push_back(fmt::format("{}", i));
-    for (const Graph& round : rounds) line.push_back(row_text(round.neighbours[i]));
+    add(fmt::format("{}", i), [&](size_t r) { return row_text(report.schedule.rounds[r].neighbours[i]); });
   }
-  auto& peers = lines.emplace_back();
-  peers.push_back("most peers");
-  for (size_t r = 0; r < shown; ++r) peers.push_back(fmt::format("{}", report.peers[r]));
-  auto& second = lines.emplace_back();
-  second.push_back("2nd sing. value");
-  for (size_t r = 0; r < shown; ++r) second.push_back(fmt::format("{:.4f}", report.second[r]));
+  add("most peers", [&](size_t r) { return fmt::format("{}", report.peers[r]); });
+  add("2nd sing. value", [&](size_t r) { return fmt::format("{:.4f}", report.second[r]); });
   fmt::print("{}", table_text(lines));
 }
 
@@ -210,14 +204,14 @@ void print_overview(const TopologyOptions& options, const std::map<int, std::opt
       unit(options));
 }
 
-nlohmann::ordered_json json_of(const Report& report, const TopologyOptions& options) {
+Json json_of(const Report& report, const TopologyOptions& options) {
   const Schedule& schedule = report.schedule;
-  nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
+  Json rounds = Json::array();
   const size_t period = schedule.rounds.size();
   for (size_t r = 0; r < (options.rounds > 0 ? std::min(options.rounds, period) : period); ++r) {
-    nlohmann::ordered_json workers = nlohmann::ordered_json::array();
+    Json workers = Json::array();
     for (int i = 0; i < schedule.workers(); ++i) {
-      nlohmann::ordered_json neighbours = nlohmann::ordered_json::array();
+      Json neighbours = Json::array();
       for (const Neighbour& j : schedule.rounds[r].neighbours[i]) {
         neighbours.push_back({{"worker", j.rank}, {"weight", j.weight}});
       }
@@ -235,8 +229,7 @@ nlohmann::ordered_json json_of(const Report& report, const TopologyOptions& opti
       {"workers", schedule.workers()},
       {"workers_per_node", options.workers_per_node},
       {"period", period},
-      {"rounds_to_exact_average",
-       report.rounds_to_average ? nlohmann::ordered_json(*report.rounds_to_average) : nullptr},
+      {"rounds_to_exact_average", or_null(report.rounds_to_average)},
       {"symmetric", report.symmetric},
       {"peers", *std::max_element(report.peers.begin(), report.peers.end())},
       {"wire", options.wire},
@@ -257,9 +250,9 @@ void write_plot(const Schedule& schedule, const TopologyOptions& options) {
 
 // Writes a topology in the format of custom.cpp.
 void write_topology(const Schedule& schedule, const std::string& path) {
-  nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
+  Json rounds = Json::array();
   for (const Graph& round : schedule.rounds) {
-    nlohmann::ordered_json edges = nlohmann::ordered_json::array();
+    Json edges = Json::array();
     for (int i = 0; i < round.workers(); ++i) {
       for (const Neighbour& j : round.neighbours[i]) {
         if (i < j.rank) edges.push_back({i, j.rank, j.weight});
@@ -268,8 +261,7 @@ void write_topology(const Schedule& schedule, const std::string& path) {
     rounds.push_back({{"edges", std::move(edges)}});
   }
   std::ofstream file(path, std::ios::binary);
-  file << nlohmann::ordered_json{{"workers", schedule.workers()}, {"symmetric", true}, {"rounds", rounds}}
-       << "\n";
+  file << Json{{"workers", schedule.workers()}, {"symmetric", true}, {"rounds", rounds}} << "\n";
   if (!file.flush()) throw Error(fmt::format("{}: cannot be written", path));
 }
 
@@ -309,10 +301,9 @@ int many_worlds(const TopologyOptions& options, int first, int last) {
     print_overview(options, reports);
     return 0;
   }
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  Json all = Json::array();
   for (const auto& [n, report] : reports) {
-    all.push_back(report ? json_of(*report, options)
-                         : nlohmann::ordered_json{{"workers", n}, {"error", errors[n]}});
+    all.push_back(report ? json_of(*report, options) : Json{{"workers", n}, {"error", errors[n]}});
   }
   print_json(all);
   return 0;
@@ -342,8 +333,7 @@ void print_schemes(const std::vector<Compared>& lines, const std::vector<std::st
   if (!all.empty())
     fmt::print(
         "Schemes (mixing.scheme) that send something else than their parameters, or have rounds of their "
-        "own:\n{}. "
-        "A dash: workers do not agree by the rounds' weights alone.\n",
+        "own:\n{}. A dash: workers do not agree by the rounds' weights alone.\n",
         fmt::join(all, ", "));
   if (!by_shapes.empty())
     fmt::print("The bytes of {0} are those of matrices of {1} x {1}.\n", fmt::join(by_shapes, ", "),
@@ -358,20 +348,18 @@ int compare(const TopologyOptions& options, int n) {
                      .workers_per_node = options.workers_per_node};
   const auto [lines, left_out] = compare_schedules(n, sent, sizes_of(options), options.name);
   if (options.json) {
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    Json all = Json::array();
     for (const Compared& line : lines) {
       const bool never = std::isinf(line.rounds);
-      all.push_back(
-          {{"schedule", line.name},
-           {"scheme", line.scheme.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(line.scheme)},
-           {"same", line.same},
-           {"rounds_to_consensus", never ? nlohmann::ordered_json() : nlohmann::ordered_json(line.rounds)},
-           {"estimated", line.estimated},
-           {"sent_per_interface", line.per_round},
-           {"sent_to_consensus",
-            std::isinf(line.in_all) ? nlohmann::ordered_json() : nlohmann::ordered_json(line.in_all)},
-           {"peers", line.peers},
-           {"symmetric", line.symmetric}});
+      all.push_back({{"schedule", line.name},
+                     {"scheme", line.scheme.empty() ? Json() : Json(line.scheme)},
+                     {"same", line.same},
+                     {"rounds_to_consensus", never ? Json() : Json(line.rounds)},
+                     {"estimated", line.estimated},
+                     {"sent_per_interface", line.per_round},
+                     {"sent_to_consensus", std::isinf(line.in_all) ? Json() : Json(line.in_all)},
+                     {"peers", line.peers},
+                     {"symmetric", line.symmetric}});
     }
     print_json(all);
     return 0;
@@ -404,7 +392,7 @@ int compare(const TopologyOptions& options, int n) {
 
 void print_list(bool json) {
   if (json) {
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    Json all = Json::array();
     for (const ScheduleInfo& info : known_schedules()) {
       all.push_back({{"name", info.name}, {"example", info.example}, {"summary", info.summary}});
     }
@@ -458,10 +446,8 @@ void add_topology(CLI::App& app, Command& command) {
       ->check([](const std::string& text) {
         return worlds(text) ? "" : fmt::format("Value {} not in range 1 to {}", text, most_workers);
       });
-  sub->add_option("--workers-per-node", options->workers_per_node, "workers on one node (consecutive ranks)")
-      ->type_name("L")
-      ->check(CLI::Range(1, most_workers))
-      ->capture_default_str();
+  add_number(*sub, "--workers-per-node", options->workers_per_node, "workers on one node (consecutive ranks)",
+             "L", 1, most_workers);
   sub->add_option("--rounds", options->rounds,
                   "show only the first R rounds (default: 12 in tables and plots, all in JSON)")
       ->type_name("R")
@@ -471,10 +457,8 @@ void add_topology(CLI::App& app, Command& command) {
       ->type_name("WIRE")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16", "int8", "int4", kTopK}))
       ->capture_default_str();
-  sub->add_option("--one-in", options->one_in, "random-k and top-k: send one value in K per round")
-      ->type_name("K")
-      ->check(CLI::Range(1, Mask::kMost))
-      ->capture_default_str();
+  add_number(*sub, "--one-in", options->one_in, "random-k and top-k: send one value in K per round", "K", 1,
+             Mask::kMost);
   sub->add_flag("--list", options->list, "list the schedules");
   CLI::Option* compare = sub->add_flag("--compare", options->compare,
                                        "compare all schedules (and NAME) for N workers, sorted by traffic");

@@ -92,8 +92,7 @@ std::string round_picture(const Places& places, const Graph& graph, std::size_t 
     const auto [x, y] = places.at[i];
     svg += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"9\" fill=\"#fff\" stroke=\"#444\"/><text x=\"{:.1f}\" "
-        "y=\"{:.1f}\" "
-        "fill=\"#000\">{}</text>\n",
+        "y=\"{:.1f}\" fill=\"#000\">{}</text>\n",
         x, y, x, y + 3.5, i);
   }
   std::string weights;

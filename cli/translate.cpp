@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/script.h"
 #include "cli/trained.h"
 #include "starling/core/error.h"
@@ -127,23 +128,13 @@ void add_translate(CLI::App& app, Command& command) {
          "write nltk's METEOR too, with the Snowball stems of this language (german) and no synonyms")
       ->type_name("LANGUAGE");
   sub->add_flag("--tokens", options->tokens, "read and write tokens in place of text");
-  sub->add_option("--beams", options->search.beams, "hypotheses that are kept; 1: greedy search")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  sub->add_option("--alpha", options->search.alpha, "length penalty ((5 + length) / 6)^alpha")
-      ->type_name("X")
-      ->check(CLI::Range(0.0, 10.0))
-      ->capture_default_str();
-  sub->add_option("--longer", options->search.longer,
-                  "tokens that a translation may have beyond its source's")
-      ->type_name("N")
-      ->check(CLI::Range(0, 100000))
-      ->capture_default_str();
-  sub->add_option("--batch", options->batch, "source tokens that are translated at once")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(*sub, "--beams", options->search.beams, "hypotheses that are kept; 1: greedy search", "N", 1,
+             1000);
+  add_number(*sub, "--alpha", options->search.alpha, "length penalty ((5 + length) / 6)^alpha", "X", 0.0,
+             10.0);
+  add_number(*sub, "--longer", options->search.longer,
+             "tokens that a translation may have beyond its source's", "N", 0, 100000);
+  add_number(*sub, "--batch", options->batch, "source tokens that are translated at once", "N", 1, 1 << 20);
   sub->callback([sub, options, &command] {
     take_unknown_keys(*sub, *options->trained->recipe);
     command = [options] { return run(*options); };

@@ -117,8 +117,7 @@ Checkpoint::Checkpoint(const std::string& path) : folder_(resolve(path)) {
 }
 
 std::string Checkpoint::verified(int worker) const {
-  const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
-                                 [&](const WorkerFile& each) { return each.worker == worker; });
+  const auto file = std::ranges::find(manifest_.files, worker, &WorkerFile::worker);
   if (file == manifest_.files.end()) {
     const std::string root = fs::path(folder_).parent_path(), whole = newest_whole(root, steps_in(root));
     throw Error(fmt::format("{}: has no file of worker {}, which was lost when the checkpoint was written{}",
@@ -148,8 +147,7 @@ void Checkpoint::verify_all() const {
 
 bool has_checkpoints(const std::string& root) {
   if (!fs::exists(root)) return false;
-  const auto names = list(root);
-  return std::any_of(names.begin(), names.end(), [](const auto& name) { return step_of(name).has_value(); });
+  return std::ranges::any_of(list(root), [](const auto& name) { return step_of(name).has_value(); });
 }
 
 std::string draft_folder(const std::string& root, std::int64_t step) {

@@ -85,8 +85,7 @@ Bytes average(const std::vector<Bytes>& workers) {
 
 template <class T>
 Bytes largest(const std::vector<Bytes>& workers) {
-  return combine<T>(
-      workers, [](std::span<const T> values) { return *std::max_element(values.begin(), values.end()); });
+  return combine<T>(workers, [](std::span<const T> values) { return std::ranges::max(values); });
 }
 
 Bytes consensus_of(const TensorInfo& tensor, const std::vector<Bytes>& workers, const std::string& path) {

@@ -1,9 +1,7 @@
 #include "starling/checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cstring>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -273,17 +271,15 @@ SafetensorsWriter::SafetensorsWriter(File file, std::vector<TensorInfo> tensors,
   text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
   if (text.size() > kMostHeader) throw Error(path + ": the header would be longer than 16 MB");
   const std::uint64_t length = text.size();
-  put(std::as_bytes(std::span(&length, 1)));
-  put(std::as_bytes(std::span(text)));
+  write(std::as_bytes(std::span(&length, 1)));
+  write(std::as_bytes(std::span(text)));
   end_ = kLengthBytes + length + at;
 }
 
-void SafetensorsWriter::put(std::span<const std::byte> bytes) {
+void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   file_.write(bytes);
   crc_ = crc32c(bytes, crc_);
 }
-
-void SafetensorsWriter::write(std::span<const std::byte> bytes) { put(bytes); }
 
 Digest SafetensorsWriter::finish() {
   if (file_.size() != end_) {

@@ -85,7 +85,6 @@ class SafetensorsWriter {
   Digest finish();
 
  private:
-  void put(std::span<const std::byte> bytes);
   File file_;
   std::vector<TensorInfo> tensors_;
   std::uint64_t end_ = 0;  // of the file, as the header says

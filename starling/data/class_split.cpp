@@ -1,12 +1,10 @@
 #include "starling/data/class_split.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numbers>
 #include <numeric>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -152,13 +150,9 @@ ClassSplit read_class_split(const std::string& text, const std::string& where) {
   if (text == "whole") return {ClassSplit::Kind::whole};
   if (text == "by-class") return {ClassSplit::Kind::by_class};
   if (text.starts_with(kDirichlet)) {
-    double alpha = 0;
-    const char* const begin = text.data() + kDirichlet.size();
-    const char* const end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(begin, end, alpha);
-    if (error == std::errc() && stop == end && alpha >= ClassSplit::kLeastAlpha &&
-        alpha <= ClassSplit::kMostAlpha)
-      return {ClassSplit::Kind::dirichlet, alpha};
+    const auto alpha = parse_number<double>(text.substr(kDirichlet.size()));
+    if (alpha && *alpha >= ClassSplit::kLeastAlpha && *alpha <= ClassSplit::kMostAlpha)
+      return {ClassSplit::Kind::dirichlet, *alpha};
   }
   throw UsageError(
       fmt::format("{} = {}{}: allowed is iid, whole, by-class, or dirichlet:ALPHA with ALPHA from {} to {}",

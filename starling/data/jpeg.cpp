@@ -4,7 +4,6 @@
 #include <array>
 #include <csetjmp>
 #include <cstdio>
-#include <string>
 #include <vector>
 
 #include <fmt/format.h>

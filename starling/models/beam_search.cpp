@@ -6,8 +6,8 @@
 #include <ranges>
 #include <utility>
 
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
 #include <c10/core/GradMode.h>
 
@@ -35,8 +35,7 @@ struct Sentence {
 };
 
 Tensor tensor_of(const std::vector<std::int64_t>& values, at::Device device) {
-  return at::from_blob(const_cast<std::int64_t*>(values.data()), {std::ssize(values)}, at::kLong)
-      .to(device, /*non_blocking=*/false, /*copy=*/true);
+  return at::tensor(values, at::kLong).to(device);
 }
 
 void end(Sentence& sentence, const Hypothesis& hypothesis, double score, double alpha) {

@@ -1,7 +1,6 @@
 #include "starling/models/generate.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/multinomial.h>

@@ -1,7 +1,7 @@
 #include "starling/models/resnet.h"
 
+#include <algorithm>
 #include <array>
-#include <optional>
 #include <vector>
 
 #include <ATen/ops/max_pool2d.h>
@@ -22,24 +22,12 @@ namespace {
 namespace nn = torch::nn;
 
 struct Blocks {
+  int depth;
   std::array<int, 4> count;
   bool bottleneck;  // blocks of three convolutions
 };
-
-std::optional<Blocks> blocks_of(int depth) {
-  switch (depth) {
-    case 18:
-      return Blocks{{2, 2, 2, 2}, false};
-    case 34:
-      return Blocks{{3, 4, 6, 3}, false};
-    case 50:
-      return Blocks{{3, 4, 6, 3}, true};
-    case 101:
-      return Blocks{{3, 4, 23, 3}, true};
-    default:
-      return {};
-  }
-}
+constexpr std::array kResNets{Blocks{18, {2, 2, 2, 2}, false}, Blocks{34, {3, 4, 6, 3}, false},
+                              Blocks{50, {3, 4, 6, 3}, true}, Blocks{101, {3, 4, 23, 3}, true}};
 
 struct Residual : nn::Module {
   Residual(int in, int width, int stride, bool bottleneck, const ResNetOptions& o) {
@@ -86,7 +74,7 @@ class ResNet final : public Classifier {
         conv1_(register_module(
             "conv1", o.small_images ? convolution(3, 64, 3, 1, o.type) : convolution(3, 64, 7, 2, o.type))),
         bn1_(register_module("bn1", nn::BatchNorm2d(64))) {
-    const Blocks kind = *blocks_of(o.depth);
+    const Blocks& kind = *std::ranges::find(kResNets, o.depth, &Blocks::depth);
     int channels = 64;
     for (int layer = 0; layer < 4; ++layer) {
       const int width = 64 << layer;
@@ -128,7 +116,8 @@ class ResNet final : public Classifier {
 }  // namespace
 
 void check_resnet_depth(int depth, const std::string& where) {
-  if (!blocks_of(depth)) throw UsageError(fmt::format("{} = {}: wants 18, 34, 50 or 101", where, depth));
+  if (std::ranges::count(kResNets, depth, &Blocks::depth) == 0)
+    throw UsageError(fmt::format("{} = {}: wants 18, 34, 50 or 101", where, depth));
 }
 
 std::shared_ptr<Classifier> make_resnet(const ResNetOptions& options) {

@@ -23,8 +23,7 @@ struct ResNet8Options {
   at::ScalarType type = at::kFloat;  // of convolutions, the linear layer and activations
 };
 
-// Draws the weights from torch's global generator (He initialisation) and stores them
-// channels-last: on a CPU, a step takes a fifth less time than with torch's default layout.
+// Draws the weights from torch's global generator (He initialisation).
 std::shared_ptr<Classifier> make_resnet8(const ResNet8Options& options);
 
 }  // namespace starling

@@ -2,7 +2,6 @@
 // topology "auto" uses it.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,11 +20,6 @@ struct Candidate {
 
 // False for complete with modular codes, because it sends n - 1 models in a round.
 bool is_planned(const std::string& schedule, Wire wire);
-
-using ForecastOf = std::function<Forecast(const std::string& schedule, Wire wire)>;
-// The forecasts of these schedules over each of these wires, if they are planned.
-std::vector<Candidate> candidates(const std::vector<std::string>& schedules, const std::vector<Wire>& wires,
-                                  const ForecastOf& forecast);
 
 // The candidates within kAsGood of the fastest step, of these the ones over the widest wire, and of
 // these the first. `all` is not empty.

@@ -1,7 +1,6 @@
 #include "starling/plan/extrapolate.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <fmt/format.h>
 

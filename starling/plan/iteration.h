@@ -18,7 +18,12 @@ struct Iteration {
   std::vector<Bar> bars{};
 };
 
-// The steps of plan/closed_forms.h, in its letters.
+// The iteration that all others are like, for
+//
+//   F     data wait and forward
+//   b_i   backward of block i, in the order in which backward finishes them
+//   u_i   update of block i
+//   c_i   time of block i on the link
 Iteration all_reduce_iteration(double F, const std::vector<double>& b, const std::vector<double>& u,
                                const std::vector<double>& c);
 Iteration iteration_ahead(double F, const std::vector<double>& b, const std::vector<double>& u,

@@ -17,7 +17,7 @@ int Links::connect(int from_host, int to_host) {
   connections_.push_back({.from_host = from_host});
   detours_.emplace_back();
   later_.emplace_back();
-  route(connections() - 1, to_host);
+  redirect(connections() - 1, to_host);
   return connections() - 1;
 }
 
@@ -40,9 +40,7 @@ int Links::connect_group(int host, const std::vector<int>& member_hosts) {
   return c;
 }
 
-void Links::redirect(int c, int to_host) { route(c, to_host); }
-
-void Links::route(int c, int to_host) {
+void Links::redirect(int c, int to_host) {
   Connection& connection = connections_[c];
   connection.to_host = to_host;
   const auto slow = slow_.find({connection.from_host, to_host});

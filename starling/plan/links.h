@@ -74,7 +74,6 @@ class Links {
     double busy = 0;  // seconds
   };
 
-  void route(int c, int to_host);
   void begin(int c, const Message& message, double now);
   void share_anew(const Connection& connection, double now);
   void set_rate(int c, double now);

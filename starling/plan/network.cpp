@@ -9,8 +9,7 @@ namespace starling {
 
 double share_of(const std::vector<Shape>& shapes, int peers) {
   if (shapes.empty()) return 1;
-  const auto above =
-      std::find_if(shapes.begin(), shapes.end(), [&](const Shape& shape) { return shape.peers >= peers; });
+  const auto above = std::ranges::lower_bound(shapes, peers, {}, &Shape::peers);
   if (above == shapes.begin()) return above->share;
   if (above == shapes.end()) return shapes.back().share;
   const Shape &a = *std::prev(above), &b = *above;

@@ -144,8 +144,8 @@ class ProfileReader : TreeReader {
       profile.latency = seconds(needed(between, "latency"), "latency");
     }
     where_ = "";
-    const bool together = std::any_of(profile.hosts.begin(), profile.hosts.end(),
-                                      [](const Host& host) { return host.workers.size() > 1; });
+    const bool together =
+        std::ranges::any_of(profile.hosts, [](const Host& host) { return host.workers.size() > 1; });
     const Node* const inside_hosts = together ? &needed(root, "inside") : find(root, "inside");
     if (inside_hosts) {
       const Node& inside = section(*inside_hosts, "inside", {"latency", "rate"});

@@ -25,8 +25,6 @@
 // In place of the rounds, `bandwidth = [[0, 10], [9, 0]]` holds the measured bandwidth from each
 // worker to each other worker, in any unit. The rounds are then bandwidth-aware matchings
 // (bandwidth_matching.cpp).
-#include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -56,13 +54,12 @@ bool is_one(double sum) { return std::abs(sum - 1) <= kTolerance; }
 
 // "1/3"
 std::optional<double> fraction(std::string_view text) {
-  const char* const end = text.data() + text.size();
-  int above = 0, below = 0;
-  const auto [slash, no_above] = std::from_chars(text.data(), end, above);
-  if (no_above != std::errc() || slash == end || *slash != '/') return std::nullopt;
-  const auto [rest, no_below] = std::from_chars(slash + 1, end, below);
-  if (no_below != std::errc() || rest != end || below < 1) return std::nullopt;
-  return static_cast<double>(above) / below;
+  const std::size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  const auto above = parse_number<int>(text.substr(0, slash)),
+             below = parse_number<int>(text.substr(slash + 1));
+  if (!above || !below || *below < 1) return std::nullopt;
+  return static_cast<double>(*above) / *below;
 }
 
 // Reads one file. `where_` is its current round and row.

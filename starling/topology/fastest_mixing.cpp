@@ -24,7 +24,6 @@
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 

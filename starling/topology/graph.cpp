@@ -10,8 +10,7 @@ namespace starling {
 
 double Graph::weight(int i, int j) const {
   const std::vector<Neighbour>& row = neighbours[i];
-  const auto found =
-      std::lower_bound(row.begin(), row.end(), j, [](const Neighbour& n, int r) { return n.rank < r; });
+  const auto found = std::ranges::lower_bound(row, j, {}, &Neighbour::rank);
   return found != row.end() && found->rank == j ? found->weight : 0.0;
 }
 
@@ -38,7 +37,7 @@ bool Graph::balanced() const {
       excess[j.rank] -= j.weight;
     }
   }
-  return std::all_of(excess.begin(), excess.end(), [](double e) { return std::abs(e) <= 1e-9; });
+  return std::ranges::all_of(excess, [](double e) { return std::abs(e) <= 1e-9; });
 }
 
 Schedule Schedule::for_each_place(int workers_per_node) const {

@@ -4,9 +4,6 @@
 //   W_ij = 1 / (r + 1)  for j = i and j = i XOR 2^l, l = 0 .. r-1,   n = 2^r
 //
 // The second singular value is 1 - 2 / (r + 1).
-#include <fmt/format.h>
-
-#include "starling/core/error.h"
 #include "starling/topology/families.h"
 #include "starling/topology/sizes.h"
 #include "starling/topology/weights.h"
@@ -16,11 +13,7 @@ namespace starling {
 namespace {
 
 Rounds hypercube(int n) {
-  if (!power_of_two(n)) {
-    throw UsageError(fmt::format(
-        "schedule hypercube needs a power of two workers, got {}: {} (base-2 works for every number)", n,
-        nearest_powers_of_two(n, 1)));
-  }
+  need_power_of_two("hypercube", n);
   int r = 0;
   while (1 << r < n) ++r;
   Graph graph(n);

@@ -10,9 +10,6 @@
 // The symmetric form visits a hypercube dimension by dimension. The directed W is doubly stochastic
 // but not symmetric: an exchange that fails at one end moves the mean. Therefore it must be
 // requested by name.
-#include <fmt/format.h>
-
-#include "starling/core/error.h"
 #include "starling/topology/families.h"
 #include "starling/topology/sizes.h"
 #include "starling/topology/weights.h"
@@ -22,12 +19,7 @@ namespace starling {
 namespace {
 
 Rounds one_peer_exponential(int n) {
-  if (!power_of_two(n)) {
-    throw UsageError(fmt::format(
-        "schedule one-peer-exponential needs a power of two workers, got {}: {} (base-2 works for "
-        "every number)",
-        n, nearest_powers_of_two(n, 1)));
-  }
+  need_power_of_two("one-peer-exponential", n);
   Rounds rounds;
   for (int distance = 1; distance < n; distance *= 2) {
     Graph& graph = rounds.emplace_back(n);

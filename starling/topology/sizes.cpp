@@ -8,13 +8,13 @@
 
 namespace starling {
 
-bool power_of_two(int n) { return std::has_single_bit(static_cast<unsigned>(n)); }
-
-std::string nearest_powers_of_two(int n, int unit) {
-  if (n < unit) return fmt::format("the nearest is {}", unit);
-  long long below = unit;
-  while (2 * below <= n) below *= 2;
-  return fmt::format("the nearest are {} and {}", below, 2 * below);
+void need_power_of_two(const std::string& schedule, int n) {
+  const unsigned below = std::bit_floor(static_cast<unsigned>(n));
+  if (below == static_cast<unsigned>(n)) return;
+  throw UsageError(
+      fmt::format("schedule {} needs a power of two workers, got {}: the nearest are {} and {} (base-2 works "
+                  "for every number)",
+                  schedule, n, below, 2 * below));
 }
 
 int whole_nodes(const std::string& schedule, int n, int workers_per_node) {

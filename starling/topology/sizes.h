@@ -5,11 +5,8 @@
 
 namespace starling {
 
-bool power_of_two(int n);
-
-// The closest of unit, 2 unit, 4 unit, ... around an n that is none of them. The text ends a
-// sentence: "the nearest is 4" or "the nearest are 4 and 8".
-std::string nearest_powers_of_two(int n, int unit);
+// Throws UsageError if n is no power of two, and names the nearest that are.
+void need_power_of_two(const std::string& schedule, int n);
 
 // n / workers_per_node. Throws UsageError if n workers do not fill their nodes, and names the
 // nearest n that do.

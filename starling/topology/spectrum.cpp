@@ -62,6 +62,11 @@ bool falls_apart(const Matrix& W) {
   return found.size() < 2 * rows.size();
 }
 
+Eigen::MatrixXd dense(const Matrix& W) {
+  using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  return Eigen::Map<const Rows>(W.values.data(), W.n, W.n);
+}
+
 }  // namespace
 
 Matrix mixing_matrix(const Graph& graph) {
@@ -105,32 +110,6 @@ std::optional<Approach> rounds_to_consensus(const Schedule& schedule, double tol
   if (!(rate < -1e-12)) return std::nullopt;
   return Approach{kCounted + std::ceil(std::max(0.0, std::log(aim / now) / rate)), true};
 }
-
-bool doubly_stochastic(const Matrix& W) {
-  std::vector<double> rows(W.n), columns(W.n);
-  for (int i = 0; i < W.n; ++i) {
-    for (int j = 0; j < W.n; ++j) {
-      if (W(i, j) < -tolerance) return false;
-      rows[i] += W(i, j);
-      columns[j] += W(i, j);
-    }
-  }
-  for (int i = 0; i < W.n; ++i) {
-    if (std::abs(rows[i] - 1) > tolerance || std::abs(columns[i] - 1) > tolerance) return false;
-  }
-  return true;
-}
-
-bool averaging(const Matrix& W) { return distance_to_average(W) <= tolerance; }
-
-namespace {
-
-Eigen::MatrixXd dense(const Matrix& W) {
-  using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  return Eigen::Map<const Rows>(W.values.data(), W.n, W.n);
-}
-
-}  // namespace
 
 double smallest_eigenvalue(const Matrix& W) {
   return Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd>(dense(W), Eigen::EigenvaluesOnly).eigenvalues()(0);

@@ -25,10 +25,6 @@ struct Matrix {
 Matrix mixing_matrix(const Graph& graph);         // W of one round
 Matrix period_product(const Schedule& schedule);  // W_(T-1) .. W_1 W_0 of a period of T rounds
 
-// No weight is negative; every row and every column sums to 1 (to 1e-12).
-bool doubly_stochastic(const Matrix& W);
-// Every entry is 1/n (to 1e-12): each worker then holds the exact mean.
-bool averaging(const Matrix& W);
 // The number of rounds after which all workers first hold the exact mean. Nothing if one period
 // does not reach it. A distance that only shrinks, until rounding hides the rest, does not count.
 std::optional<int> rounds_to_average(const Schedule& schedule);

@@ -16,8 +16,7 @@ std::vector<int> with_itself(const Graph& graph, int i) {
 
 bool takes_mean(const std::vector<Neighbour>& row) {
   const double mean = 1.0 / static_cast<double>(row.size() + 1);
-  return std::all_of(row.begin(), row.end(),
-                     [&](const Neighbour& j) { return std::abs(j.weight - mean) < 1e-12; });
+  return std::ranges::all_of(row, [&](const Neighbour& j) { return std::abs(j.weight - mean) < 1e-12; });
 }
 
 }  // namespace
@@ -27,9 +26,8 @@ std::vector<std::vector<int>> averaging_groups(const Graph& graph) {
   for (int i = 0; i < graph.workers(); ++i) {
     const std::vector<int> members = with_itself(graph, i);
     if (members.size() < 3 || members.front() != i) continue;
-    const bool complete = std::all_of(members.begin(), members.end(), [&](int j) {
-      return takes_mean(graph.neighbours[j]) && with_itself(graph, j) == members;
-    });
+    const bool complete = std::ranges::all_of(
+        members, [&](int j) { return takes_mean(graph.neighbours[j]) && with_itself(graph, j) == members; });
     if (complete) groups.push_back(members);
   }
   return groups;

@@ -6,9 +6,7 @@ namespace starling {
 
 void add_arc(Graph& graph, int i, int j, double weight) {
   std::vector<Neighbour>& row = graph.neighbours[i];
-  const auto place =
-      std::lower_bound(row.begin(), row.end(), j, [](const Neighbour& n, int r) { return n.rank < r; });
-  row.insert(place, Neighbour{j, weight});
+  row.insert(std::ranges::lower_bound(row, j, {}, &Neighbour::rank), Neighbour{j, weight});
 }
 
 void add_edge(Graph& graph, int i, int j, double weight) {

@@ -1,6 +1,5 @@
 #include "starling/train/auto_topology.h"
 
-#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -73,14 +72,13 @@ ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& p
                       const std::string& source) {
   Options options = make_options(recipe);
   const Network network = network_of(profile);
-  const std::vector<std::string> schedules =
-      schedules_for(options, world.size, world.local_size, hosts_are_alike(network.host_of));
-  const std::vector<Candidate> all =
-      candidates(schedules, {options.wire}, [&](const std::string& topology, Wire) {
-        options.topology = topology;
-        const Schedule schedule = schedule_of(options, world.size, world.local_size);
-        return simulate(network, profile, options, schedule, like, kPlanned);
-      });
+  std::vector<Candidate> all;
+  for (const std::string& topology :
+       schedules_for(options, world.size, world.local_size, hosts_are_alike(network.host_of))) {
+    options.topology = topology;
+    const Schedule schedule = schedule_of(options, world.size, world.local_size);
+    all.push_back({topology, options.wire, simulate(network, profile, options, schedule, like, kPlanned)});
+  }
   const Candidate& best = recommended(all);
   std::string others;
   for (const Candidate& other : all) {

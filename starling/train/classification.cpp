@@ -13,24 +13,34 @@
 
 namespace starling {
 
-ClassShares::ClassShares(ClassSet set, const Recipe& recipe, const Drawer& who)
+ClassificationTask::ClassificationTask(ClassSet set, const Recipe& recipe, const Drawer& who,
+                                       std::shared_ptr<Classifier> network, double label_smoothing)
     : set_(std::move(set)),
       split_(read_class_split(recipe.data.split, "data.split")),
       batch_(recipe.train.batch),
       workers_(who.workers),
+      label_smoothing_(label_smoothing),
       seed_(seed_of(recipe)),
-      sampler_(make_sampler(set_, split_, batch_, who, seed_)) {}
+      sampler_(make_sampler(set_, split_, batch_, who, seed_)),
+      network_(std::move(network)) {}
 
-std::vector<std::vector<std::int64_t>> ClassShares::counts() const {
-  return class_counts(set_, split_, batch_, workers_, seed_);
+std::vector<std::vector<std::int64_t>> ClassificationTask::class_counts() const {
+  return starling::class_counts(set_, split_, batch_, workers_, seed_);
 }
 
-void add_answers(Tally& tally, const at::Tensor& logits, const at::Tensor& labels) {
-  tally.counts[0] += logits.argmax(1).eq(labels).sum().item<std::int64_t>();
-  tally.loss += at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum).item<double>();
+at::Tensor ClassificationTask::loss(const Batch& batch) {
+  const Batch here = beside(*network_, batch);
+  return at::cross_entropy_loss(logits(here[0]), here[1], {}, at::Reduction::Mean, -100, label_smoothing_);
 }
 
-Score accuracy(const Tally& whole, std::int64_t examples) {
+void ClassificationTask::add_answers(Tally& tally, const Batch& batch) {
+  const Batch here = beside(*network_, batch);
+  const at::Tensor found = logits(here[0]), &labels = here[1];
+  tally.counts[0] += found.argmax(1).eq(labels).sum().item<std::int64_t>();
+  tally.loss += at::cross_entropy_loss(found, labels, {}, at::Reduction::Sum).item<double>();
+}
+
+Score ClassificationTask::accuracy(const Tally& whole, std::int64_t examples) {
   const auto n = static_cast<double>(examples);
   return {static_cast<double>(whole.counts[0]) / n, whole.loss / n};
 }

@@ -1,6 +1,5 @@
 #include "starling/train/metrics.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -108,10 +107,9 @@ Metrics::Metrics(std::string folder, Log log)
       log_(std::move(log)),
       lines_(lines_in(folder_, log_)) {}
 
-void Metrics::clear() { clear_to("", ""); }
-
-void Metrics::clear_to(std::string_view lines, std::string_view tests) {
-  lines_.keep(lines);
+void Metrics::clear_after(std::span<const std::int64_t> steps) {
+  const std::string tests = lines_up_to(tests_, steps, log_);
+  lines_.keep(lines_up_to(lines_.path(), steps, log_));
   if (!tests.empty()) LinesFile(tests_, log_).keep(tests);
   std::vector<std::string> gone{folder_ + "/recipe.toml", folder_ + "/" + kResumed,
                                 folder_ + "/summary.json"};
@@ -124,10 +122,6 @@ void Metrics::clear_to(std::string_view lines, std::string_view tests) {
   for (const auto& worker : std::filesystem::directory_iterator(folder_ + "/tensorboard", none)) {
     remove_files(worker.path(), "events.out.tfevents.");
   }
-}
-
-void Metrics::clear_after(std::span<const std::int64_t> steps) {
-  clear_to(lines_up_to(lines_.path(), steps, log_), lines_up_to(tests_, steps, log_));
 }
 
 void Metrics::write(const StepRecord& r) {

@@ -21,7 +21,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "starling/checkpoint/manifest.h"
@@ -112,10 +111,9 @@ class Metrics {
   explicit Metrics(std::string folder, Log log = [](Level, const std::string&) {});
   // As write_resumed() wrote it into this folder. Throws Error.
   static Manifest resumed(const std::string& folder);
-  // Removes the files of an earlier run. One worker calls it, before any worker writes.
-  void clear();
-  // The same for a resumed run: the lines up to these steps of each rank stay. A line of another
-  // form is dropped with a warning. A full disk does not cost the others.
+  // Removes the files of an earlier run, but for the lines up to these steps of each rank. One
+  // worker calls it, before any worker writes. A line of another form is dropped with a warning. A
+  // full disk does not cost the others.
   void clear_after(std::span<const std::int64_t> steps);
   void write(const StepRecord& record);
   void write_chosen(const std::string& topology, const std::string& why);
@@ -126,7 +124,6 @@ class Metrics {
   void write(const Summary& summary);
 
  private:
-  void clear_to(std::string_view lines, std::string_view tests);
   void write_whole(const std::string& name, const std::string& text);
 
   const std::string folder_;

@@ -18,8 +18,8 @@ std::string_view name_of(const RuleOption& option) { return option.key.empty() ?
 
 // The key of the option, or null.
 auto* key_of(auto& keys, std::string_view name) {
-  const auto has_name = [&](const OptimizerKeys::Key& key) { return name_of(key.option) == name; };
-  const auto found = std::find_if(keys.begin(), keys.end(), has_name);
+  const auto found =
+      std::ranges::find(keys, name, [](const OptimizerKeys::Key& key) { return name_of(key.option); });
   return found == keys.end() ? nullptr : &*found;
 }
 
@@ -29,8 +29,7 @@ std::string help_of(std::string_view name) {
   for (const Rule& rule : known_rules()) {
     each_option(rule, [&](const RuleOption& option, const auto&) {
       if (name_of(option) != name) return;
-      const auto same = [&](const auto& meaning) { return meaning.first == option.help; };
-      auto meaning = std::find_if(meanings.begin(), meanings.end(), same);
+      auto meaning = std::ranges::find(meanings, option.help, [](const auto& one) { return one.first; });
       if (meaning == meanings.end()) meaning = meanings.insert(meaning, {option.help, {}});
       meaning->second.push_back(rule_key(rule));
     });
@@ -102,8 +101,7 @@ void check(const Config& config, const OptimizerKeys& keys) {
 
 Rule make_rule(const OptimizerKeys& keys) {
   const auto known = known_rules();
-  const auto found =
-      std::find_if(known.begin(), known.end(), [&](const Rule& rule) { return rule_key(rule) == keys.rule; });
+  const auto found = std::ranges::find(known, keys.rule, rule_key);
   if (found == known.end()) throw UsageError(fmt::format("optimizer.rule \"{}\" is unknown", keys.rule));
   Rule rule = *found;
   each_option(rule, [&]<class Value>(const RuleOption& option, Value& value) {

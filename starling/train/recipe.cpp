@@ -85,6 +85,27 @@ void choose_task(Recipe& recipe, const std::string& text, const std::string& fil
   if (std::ranges::count(task_names(), name) > 0) recipe.data.name = name;
 }
 
+// The rising numbers between 0 and 1 in schedule.drops.
+std::vector<double> drops_of(const Recipe& recipe, const std::string& where) {
+  std::istringstream text(recipe.schedule.drops);
+  text.imbue(std::locale::classic());
+  std::vector<double> drops;
+  for (double drop = 0; text >> drop;) drops.push_back(drop);
+  const bool rising = std::ranges::adjacent_find(drops, std::greater_equal()) == drops.end();
+  if (!text.eof() || drops.empty() || !rising || drops.front() <= 0 || drops.back() >= 1)
+    throw UsageError(fmt::format("{}: schedule.drops = {}: wants rising numbers between 0 and 1: \"0.3 0.6\"",
+                                 where, short_of(recipe.schedule.drops)));
+  return drops;
+}
+
+void check_split(const Recipe& recipe, const Config& config) {
+  const std::string where = config.origin("data.split") + ": data.split";
+  const ClassSplit split = read_class_split(recipe.data.split, where);
+  if (split.kind != ClassSplit::Kind::iid && !task_of(recipe).has_classes)
+    throw UsageError(fmt::format("{} = {}: the task {} has no classes: iid alone is allowed", where,
+                                 short_of(recipe.data.split), recipe.data.name));
+}
+
 }  // namespace
 
 SchemeValues scheme_values() {
@@ -260,35 +281,6 @@ std::vector<RecipeKey> recipe_keys() {
   return keys;
 }
 
-namespace {
-
-// The rising numbers between 0 and 1 in schedule.drops.
-std::vector<double> drops_of(const Recipe& recipe, const std::string& where) {
-  std::istringstream text(recipe.schedule.drops);
-  text.imbue(std::locale::classic());
-  std::vector<double> drops;
-  for (double drop = 0; text >> drop;) drops.push_back(drop);
-  const bool rising = std::ranges::adjacent_find(drops, std::greater_equal()) == drops.end();
-  if (!text.eof() || drops.empty() || !rising || drops.front() <= 0 || drops.back() >= 1)
-    throw UsageError(fmt::format("{}: schedule.drops = {}: wants rising numbers between 0 and 1: \"0.3 0.6\"",
-                                 where, short_of(recipe.schedule.drops)));
-  return drops;
-}
-
-}  // namespace
-
-namespace {
-
-void check_split(const Recipe& recipe, const Config& config) {
-  const std::string where = config.origin("data.split") + ": data.split";
-  const ClassSplit split = read_class_split(recipe.data.split, where);
-  if (split.kind != ClassSplit::Kind::iid && !task_of(recipe).has_classes)
-    throw UsageError(fmt::format("{} = {}: the task {} has no classes: iid alone is allowed", where,
-                                 short_of(recipe.data.split), recipe.data.name));
-}
-
-}  // namespace
-
 Recipe read_recipe(const std::string& file, const Overrides& overrides) {
   return parse_recipe(read_at_most(file, Config::kMostBytes, "recipe"), file, overrides);
 }
@@ -333,8 +325,7 @@ void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std:
            key.starts_with("checkpoint.") || (key == "mixing.topology" && other_workers);
   };
   for (const auto& [key, value] : recipe_values(recipe)) {
-    const auto before =
-        std::find_if(saved.begin(), saved.end(), [&](const auto& each) { return each.first == key; });
+    const auto before = std::ranges::find(saved, key, &RecipeValues::value_type::first);
     if (free(key) || before == saved.end() || before->second == value) continue;
     if (key == "mixing.topology" && recipe.mixing.topology == "auto") continue;  // the choice stays
     throw UsageError(fmt::format("checkpoint.resume: {} = {}, but the run of {} had {}: it must be the same",

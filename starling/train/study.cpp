@@ -10,7 +10,6 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/crc32c.h"
-#include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/core/tree_reader.h"
 

@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cerrno>
-#include <chrono>
 #include <concepts>
 #include <cstring>
 #include <filesystem>

@@ -234,18 +234,9 @@ void check_machine(const Recipe& recipe) {
   named_input([&] { task_of(recipe).find_data(recipe); });
 }
 
-namespace {
-
-// The run that a worker comes into has begun.
-void check_newcomer(const Recipe& recipe, int workers, int local_workers) {
+void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   check_settings(recipe, workers, local_workers);
   check_machine(recipe);
-}
-
-}  // namespace
-
-void check_recipe(const Recipe& recipe, int workers, int local_workers) {
-  check_newcomer(recipe, workers, local_workers);
   find_checkpoint(recipe, workers);
   if (begins_with_model(recipe)) first_model(recipe).check(*task_of(recipe).model(recipe));
 }
@@ -335,7 +326,12 @@ std::int64_t samples_before(const Drawer& who, std::int64_t batch) {
 Result run(Recipe recipe, const World& world, const Observer& observer) {
   const bool is_newcomer = goes_on(world);
   if (world.rejoin && world.size > 1) check_restarts(recipe, world.size);
-  (is_newcomer ? check_newcomer : check_recipe)(recipe, world.size, world.local_size);
+  if (is_newcomer) {  // the run that it comes into has begun
+    check_settings(recipe, world.size, world.local_size);
+    check_machine(recipe);
+  } else {
+    check_recipe(recipe, world.size, world.local_size);
+  }
   Metrics metrics(recipe.run.out, world.log);
   const Start begun = find_start(recipe, world.size, is_newcomer);
   const std::optional<Manifest>& resumed = begun.resumed;

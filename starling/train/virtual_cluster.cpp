@@ -7,8 +7,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 
@@ -416,7 +414,6 @@ void check_simulated(const Recipe& recipe, const VirtualCluster& cluster, double
 
 Summary train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
               const std::function<void(const Look&)>& observe) {
-  check_simulated(recipe, cluster, look_every);
   return VirtualRun(recipe, cluster, look_every, observe).run();
 }
 

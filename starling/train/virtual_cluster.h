@@ -76,8 +76,8 @@ struct Look {
 
 // Trains for the recipe's number of steps: each worker, or with run.ends = "together" all workers
 // in the mean, of which a slow one then makes fewer. Looks every `look_every` virtual seconds and
-// at the end; a look takes no virtual time. Call check_machine() before. Throws what
-// check_simulated() throws, and UsageError if the data is missing or damaged.
+// at the end; a look takes no virtual time. Call check_simulated() and check_machine() before.
+// Throws UsageError if the data is missing or damaged.
 Summary train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
               const std::function<void(const Look&)>& observe);
 

@@ -1,4 +1,4 @@
-#include "starling/plan/closed_forms.h"
+#include "tests/plan/closed_forms.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "starling/plan/closed_forms.h"
+#include "tests/plan/closed_forms.h"
 
 namespace starling {
 namespace {

@@ -10,8 +10,8 @@
 #include <gmock/gmock.h>
 
 #include "starling/plan/all_reduce.h"
-#include "starling/plan/closed_forms.h"
 #include "starling/topology/schedules.h"
+#include "tests/plan/closed_forms.h"
 #include "tests/refusal.h"
 
 namespace starling {

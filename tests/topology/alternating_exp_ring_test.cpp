@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "starling/topology/spectrum.h"
+#include "tests/topology/matrices.h"
 #include "tests/topology/rounds.h"
 
 namespace starling {

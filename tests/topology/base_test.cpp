@@ -4,6 +4,7 @@
 
 #include "starling/topology/families.h"
 #include "starling/topology/spectrum.h"
+#include "tests/topology/matrices.h"
 #include "tests/topology/rounds.h"
 
 namespace starling {

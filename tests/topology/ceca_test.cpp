@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "starling/topology/spectrum.h"
+#include "tests/topology/matrices.h"
 
 namespace starling {
 namespace {

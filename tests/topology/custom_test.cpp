@@ -9,6 +9,7 @@
 #include "starling/topology/spectrum.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"
+#include "tests/topology/matrices.h"
 #include "tests/topology/rounds.h"
 
 namespace starling {

@@ -10,6 +10,7 @@
 #include "starling/topology/spectrum.h"
 #include "starling/topology/weights.h"
 #include "tests/refusal.h"
+#include "tests/topology/matrices.h"
 #include "tests/topology/rounds.h"
 
 namespace starling {

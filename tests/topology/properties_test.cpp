@@ -8,6 +8,7 @@
 
 #include "starling/topology/spectrum.h"
 #include "tests/refusal.h"
+#include "tests/topology/matrices.h"
 #include "tests/topology/rounds.h"
 
 namespace starling {

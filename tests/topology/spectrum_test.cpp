@@ -8,6 +8,7 @@
 
 #include "starling/topology/schedules.h"
 #include "starling/topology/weights.h"
+#include "tests/topology/matrices.h"
 
 namespace starling {
 namespace {

@@ -9,6 +9,7 @@
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
 #include "tests/refusal.h"
+#include "tests/topology/matrices.h"
 
 namespace starling {
 namespace {

@@ -75,7 +75,7 @@ TEST_F(MetricsTest, ClearRemovesAnEarlierRun) {
   EXPECT_EQ(lines().size(), 1u);
   EXPECT_TRUE(fs::exists(folder_ / "summary.json"));
   Metrics next(folder_);
-  next.clear();
+  next.clear_after({});
   EXPECT_EQ(lines().size(), 0u);
   EXPECT_FALSE(fs::exists(folder_ / "summary.json"));
   metrics.write({.step = 2});  // an opened file goes on at the new end
@@ -125,7 +125,7 @@ TEST_F(MetricsTest, TestsAndTheRecipeHaveFilesOfTheirOwn) {
   metrics.clear_after(std::vector<std::int64_t>{10, 30});  // worker 0's steps count
   EXPECT_EQ(std::ranges::count(slurp(folder_ / "tests.jsonl"), '\n'), 1);
   EXPECT_FALSE(fs::exists(folder_ / "recipe.toml"));
-  metrics.clear();
+  metrics.clear_after({});
   EXPECT_FALSE(fs::exists(folder_ / "tests.jsonl"));
 }
 
@@ -141,7 +141,7 @@ TEST_F(MetricsTest, FoldersWhereItsFilesShouldBeAreNamed) {
   fs::create_directories(folder_ / "summary.json");
   Metrics metrics(folder_, log_);
   const std::string summary = (folder_ / "summary.json").string();
-  EXPECT_THAT([&] { metrics.clear(); },
+  EXPECT_THAT([&] { metrics.clear_after({}); },
               testing::ThrowsMessage<Error>(summary + ": cannot be removed: Is a directory"));
   metrics.write(Summary());
   EXPECT_THAT(said_, testing::ElementsAre(summary + ": cannot be written: Is a directory"));

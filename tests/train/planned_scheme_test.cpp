@@ -9,7 +9,7 @@
 
 #include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
-#include "starling/plan/closed_forms.h"
+#include "tests/plan/closed_forms.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -80,7 +80,7 @@ TEST(PlannedStep, IsThatOfTheFormsWithWhatTheSchemeSends) {
   EXPECT_NEAR(share_of({.topology = "complete", .scheme = "sparse-loco", .one_in = 64}), kSparseLoco, 1e-12);
   EXPECT_NEAR(share_of({.scheme = "power-gossip"}), kPowerGossip, 1e-12);
 
-  // Ahead: max(compute, link). Inside: plan/closed_forms.h.
+  // Ahead: max(compute, link). Inside: closed_forms.h.
   const auto inside = [](double link) {
     return 1e3 * step_inside(kF / 1e3, kB / 1e3, {kU / 2e3, kU / 2e3}, {link / 2e3, link / 2e3});
   };

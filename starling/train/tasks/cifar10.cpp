@@ -10,12 +10,10 @@
 #include <span>
 #include <utility>
 
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
 #include "starling/core/random.h"
-#include "starling/data/class_split.h"
 #include "starling/models/resnet.h"
 #include "starling/train/classification.h"
 #include "starling/train/recipe.h"
@@ -83,25 +81,22 @@ Batch make_batch(const Cifar10Images& set, std::span<const std::int64_t> indices
   return {images, labels};
 }
 
-class Cifar10Task final : public Task {
+ClassSet class_set(const std::shared_ptr<const Cifar10Images>& set) {
+  return {.examples = set->size(), .classes = Cifar10Images::kClasses, .label = [set](std::int64_t image) {
+            return set->label(image);
+          }};
+}
+
+class Cifar10Task final : public ClassificationTask {
  public:
   Cifar10Task(Data data, const Recipe& recipe, const Drawer& who)
-      : data_(std::move(data)),
-        shifts_(keys_of(recipe).shifts),
-        seed_(seed_of(recipe)),
-        shares_(class_set(), recipe, who),
-        model_(classifier(recipe)) {}
-
-  torch::nn::Module& model() override { return *model_; }
-  const Deal& deal() const override { return shares_.sampler().deal(); }
+      : ClassificationTask(class_set(data.train), recipe, who, classifier(recipe)),
+        data_(std::move(data)),
+        shifts_(keys_of(recipe).shifts) {}
 
   Batch batch(std::int64_t number) override {
     const auto epoch = static_cast<std::uint64_t>(deal().place(number).epoch);
-    return make_batch(*data_.train, shares_.sampler().batch(number), shifts_, random_bits({seed_, epoch}));
-  }
-  at::Tensor loss(const Batch& batch) override {
-    const Batch here = beside(*model_, batch);
-    return at::cross_entropy_loss(logits(here[0]), here[1]);
+    return make_batch(*data_.train, sampler_.batch(number), shifts_, random_bits({seed_, epoch}));
   }
 
   std::int64_t test_examples() const override { return data_.test->size(); }
@@ -111,33 +106,19 @@ class Cifar10Task final : public Task {
     Tally tally{.examples = last - first, .counts = {0}};
     for (std::int64_t begin = first; begin < last; begin += kBatch) {
       const auto indices = numbers_of(begin, std::min(begin + kBatch, last));
-      const Batch here =
-          beside(*model_, make_batch(*data_.test, indices, {.pad = 0, .flip = false}, /*seed=*/0));
-      add_answers(tally, logits(here[0]), here[1]);
+      add_answers(tally, make_batch(*data_.test, indices, {.pad = 0, .flip = false}, /*seed=*/0));
     }
     return tally;
   }
 
-  Score score(const Tally& whole) const override { return accuracy(whole, whole.examples); }
-  std::vector<std::vector<std::int64_t>> class_counts() const override { return shares_.counts(); }
-
  private:
-  ClassSet class_set() const {
-    return {.examples = data_.train->size(),
-            .classes = Cifar10Images::kClasses,
-            .label = [set = data_.train](std::int64_t image) { return set->label(image); }};
-  }
-
-  at::Tensor logits(const at::Tensor& images) {
-    const Batch colours = beside(*model_, {mean_, deviation_});
-    return model_->forward((images.to(at::kFloat).div_(255) - colours[0]) / colours[1]);
+  at::Tensor logits(const at::Tensor& images) override {
+    const Batch colours = beside(*network_, {mean_, deviation_});
+    return network_->forward((images.to(at::kFloat).div_(255) - colours[0]) / colours[1]);
   }
 
   const Data data_;
   const RandomShifts shifts_;
-  const std::uint64_t seed_;
-  ClassShares shares_;
-  const std::shared_ptr<Classifier> model_;
   // The numbers in common use, which A2CiD2's authors have too (github.com/AdelNabli/ACiD @89393fd,
   // utils/data_utils.py, line 98).
   const at::Tensor mean_ = at::tensor({0.4914, 0.4822, 0.4465}, at::kFloat).view({3, 1, 1});

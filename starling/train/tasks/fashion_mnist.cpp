@@ -10,12 +10,7 @@
 #include <optional>
 #include <utility>
 
-#include <ATen/ops/cross_entropy_loss.h>
-#include <fmt/format.h>
-
-#include "starling/core/error.h"
 #include "starling/core/random.h"
-#include "starling/data/class_split.h"
 #include "starling/models/classifier.h"
 #include "starling/train/classification.h"
 #include "starling/train/recipe.h"
@@ -55,28 +50,28 @@ std::shared_ptr<Classifier> classifier(const Recipe& recipe) {
 }
 std::shared_ptr<torch::nn::Module> model(const Recipe& recipe) { return classifier(recipe); }
 
-class FashionMnistTask final : public Task {
+// The images must outlive it.
+ClassSet class_set(const ImageSet& images) {
+  return {.examples = images.size(),
+          .classes = kClasses,
+          .label = [labels = images.labels.const_data_ptr<std::int64_t>()](std::int64_t image) {
+            return labels[image];
+          }};
+}
+
+class FashionMnistTask final : public ClassificationTask {
  public:
   FashionMnistTask(std::shared_ptr<const FashionMnist> data, const Recipe& recipe, const Drawer& who)
-      : data_(std::move(data)),
-        flip_(keys_of(recipe).flip),
-        seed_(seed_of(recipe)),
-        shares_(class_set(), recipe, who),
-        model_(classifier(recipe)) {}
-
-  torch::nn::Module& model() override { return *model_; }
-  const Deal& deal() const override { return shares_.sampler().deal(); }
+      : ClassificationTask(class_set(data->train), recipe, who, classifier(recipe)),
+        data_(std::move(data)),
+        flip_(keys_of(recipe).flip) {}
 
   Batch batch(std::int64_t number) override {
     const auto epoch = static_cast<std::uint64_t>(deal().place(number).epoch);
     const std::uint64_t flips = random_bits({seed_, epoch});
-    const ImageBatch drawn = make_batch(data_->train, shares_.sampler().batch(number),
-                                        flip_ ? std::optional(flips) : std::nullopt);
+    const ImageBatch drawn =
+        make_batch(data_->train, sampler_.batch(number), flip_ ? std::optional(flips) : std::nullopt);
     return {drawn.images, drawn.labels};
-  }
-  at::Tensor loss(const Batch& batch) override {
-    const Batch here = beside(*model_, batch);
-    return at::cross_entropy_loss(model_->forward(here[0]), here[1]);
   }
 
   std::int64_t test_examples() const override { return data_->test.size(); }
@@ -86,29 +81,14 @@ class FashionMnistTask final : public Task {
     Tally tally{.examples = last - first, .counts = {0}};
     for (std::int64_t begin = first; begin < last; begin += kBatch) {
       const ImageBatch drawn = make_batch(data_->test, numbers_of(begin, std::min(begin + kBatch, last)));
-      const Batch batch = beside(*model_, {drawn.images, drawn.labels});
-      add_answers(tally, model_->forward(batch[0]), batch[1]);
+      add_answers(tally, {drawn.images, drawn.labels});
     }
     return tally;
   }
 
-  Score score(const Tally& whole) const override { return accuracy(whole, whole.examples); }
-  std::vector<std::vector<std::int64_t>> class_counts() const override { return shares_.counts(); }
-
  private:
-  ClassSet class_set() const {
-    return {.examples = data_->train.size(),
-            .classes = kClasses,
-            .label = [labels = data_->train.labels.const_data_ptr<std::int64_t>()](std::int64_t image) {
-              return labels[image];
-            }};
-  }
-
   const std::shared_ptr<const FashionMnist> data_;
   const bool flip_;
-  const std::uint64_t seed_;
-  ClassShares shares_;
-  const std::shared_ptr<Classifier> model_;
 };
 
 MakeTask load(const Recipe& recipe) {

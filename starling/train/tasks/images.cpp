@@ -13,13 +13,11 @@
 #include <set>
 #include <utility>
 
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
 #include "starling/core/random.h"
-#include "starling/data/class_split.h"
 #include "starling/data/image_loader.h"
 #include "starling/data/image_shards.h"
 #include "starling/models/resnet.h"
@@ -100,18 +98,20 @@ struct Data {
   std::shared_ptr<const ImageShards> train, val;
 };
 
-class ImagesTask final : public Task {
+ClassSet class_set(const std::shared_ptr<const ImageShards>& set, int classes) {
+  return {.examples = set->size(), .classes = classes, .label = [set](std::int64_t image) {
+            return set->label(image);
+          }};
+}
+
+class ImagesTask final : public ClassificationTask {
  public:
   ImagesTask(Data data, const Recipe& recipe, const Drawer& who)
-      : data_(std::move(data)),
+      : ClassificationTask(class_set(data.train, keys_of(recipe).model.classes), recipe, who,
+                           classifier(recipe), keys_of(recipe).label_smoothing),
+        data_(std::move(data)),
         keys_(keys_of(recipe)),
-        seed_(seed_of(recipe)),
-        shares_(class_set(), recipe, who),
-        model_(classifier(recipe)),
         loader_(keys_.threads) {}
-
-  torch::nn::Module& model() override { return *model_; }
-  const Deal& deal() const override { return shares_.sampler().deal(); }
 
   Batch batch(std::int64_t number) override {
     constexpr std::size_t kAhead = 2;
@@ -123,11 +123,6 @@ class ImagesTask final : public Task {
     note(now.skipped);
     if (now.labels.numel() == 0) throw Error(fmt::format("no image of a batch is whole: {}", now.skipped[0]));
     return {now.images, now.labels};
-  }
-  at::Tensor loss(const Batch& batch) override {
-    const Batch here = beside(*model_, batch);
-    return at::cross_entropy_loss(logits(here[0]), here[1], {}, at::Reduction::Mean, -100,
-                                  keys_.label_smoothing);
   }
 
   std::int64_t test_examples() const override { return data_.val->size(); }
@@ -149,8 +144,7 @@ class ImagesTask final : public Task {
       note(now.skipped);
       tally.counts[1] += std::ssize(now.skipped);
       if (now.labels.numel() == 0) continue;
-      const Batch here = beside(*model_, {now.images, now.labels});
-      add_answers(tally, logits(here[0]), here[1]);
+      add_answers(tally, {now.images, now.labels});
     }
     return tally;
   }
@@ -159,19 +153,12 @@ class ImagesTask final : public Task {
     return accuracy(whole, std::max<std::int64_t>(1, whole.examples - whole.counts[1]));
   }
 
-  std::vector<std::vector<std::int64_t>> class_counts() const override { return shares_.counts(); }
   std::vector<std::string> warnings() override { return std::exchange(warnings_, {}); }
 
  private:
-  ClassSet class_set() const {
-    return {.examples = data_.train->size(),
-            .classes = keys_.model.classes,
-            .label = [set = data_.train](std::int64_t image) { return set->label(image); }};
-  }
-
   std::future<DecodedImages> start(std::int64_t number) {
     const auto epoch = static_cast<std::uint64_t>(deal().place(number).epoch);
-    const auto images = shares_.sampler().batch(number);
+    const auto images = sampler_.batch(number);
     return loader_.start(data_.train, {images.begin(), images.end()}, keys_.size,
                          [views = keys_.views, seed = seed_, epoch](std::int64_t image, ImageSize whole) {
                            return random_view(whole, views,
@@ -179,9 +166,9 @@ class ImagesTask final : public Task {
                          });
   }
 
-  at::Tensor logits(const at::Tensor& images) {
-    const Batch colours = beside(*model_, {mean_, deviation_});
-    return model_->forward((images.to(at::kFloat) - colours[0]) / colours[1]);
+  at::Tensor logits(const at::Tensor& images) override {
+    const Batch colours = beside(*network_, {mean_, deviation_});
+    return network_->forward((images.to(at::kFloat) - colours[0]) / colours[1]);
   }
 
   void note(const std::vector<std::string>& skipped) {
@@ -193,9 +180,6 @@ class ImagesTask final : public Task {
 
   const Data data_;
   const Keys keys_;
-  const std::uint64_t seed_;
-  ClassShares shares_;
-  const std::shared_ptr<Classifier> model_;
   // ImageNet's colours have these.
   const at::Tensor mean_ = at::tensor({123.675, 116.28, 103.53}, at::kFloat).view({3, 1, 1});
   const at::Tensor deviation_ = at::tensor({58.395, 57.12, 57.375}, at::kFloat).view({3, 1, 1});

@@ -10,7 +10,6 @@
 //
 // The loss of the test is without smoothing.
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// Options such as `--every 500ms`.
+// Options that several commands declare alike.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,8 @@ namespace starling::cli {
 
 constexpr double kMostSeconds = 30 * 86'400.0;
 
-// An option for a time of `least` seconds to 30 days. A number without a unit is in seconds.
+// An option such as `--every 500ms`, for a time of `least` seconds to 30 days. A number without a
+// unit is in seconds.
 inline CLI::Option* add_time(CLI::App& app, const char* name, double& seconds, const char* meaning,
                              double least) {
   const std::map<std::string, double> units{{"ms", 0.001}, {"s", 1}, {"m", 60}, {"h", 3600}};
@@ -17,6 +18,16 @@ inline CLI::Option* add_time(CLI::App& app, const char* name, double& seconds, c
       ->transform(CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_SENSITIVE, "TIME"))
       ->check(CLI::Range(least, kMostSeconds))
       ->type_name("TIME");
+}
+
+// A number from `least` to `most`, whose value now is its default.
+template <class Number, class Bound>
+CLI::Option* add_number(CLI::App& app, const std::string& name, Number& value, const std::string& meaning,
+                        const char* type, Bound least, Bound most) {
+  return app.add_option(name, value, meaning)
+      ->type_name(type)
+      ->check(CLI::Range(least, most))
+      ->capture_default_str();
 }
 
 }  // namespace starling::cli
