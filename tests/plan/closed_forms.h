@@ -42,7 +42,8 @@ inline double step_inside(double F, double B, const std::vector<double>& u, cons
 // All-reduce of gradients in buckets during backward, as torch's DDP does. E_0 = F, S_i = F + b_1 +
 // .. + b_i:
 //   E_i = max(E_(i-1), S_i) + c_i,   T = E_last + U
-inline double all_reduce_step(double F, const std::vector<double>& b, const std::vector<double>& c, double U) {
+inline double all_reduce_step(double F, const std::vector<double>& b, const std::vector<double>& c,
+                              double U) {
   double S = F, E = F;
   for (std::size_t i = 0; i < b.size(); ++i) {
     S += b[i];
