@@ -4,6 +4,8 @@
 
 #include <complex>
 
+#include <fmt/format.h>
+
 #include "tests/eventually.h"
 #include "tests/optim/flock.h"
 
