@@ -62,13 +62,15 @@ bool Average::everyone_joined() const {
   });
 }
 
-// The others may go on without me, and without those that I see. Alone I never am the run.
+// The others may go on without me, and without those that I see. Alone I never am the run, unless
+// all others have ended while I paused.
 bool Average::is_outside() const {
   if (!struck_out_) return false;
   const std::size_t here = 2 * join_.participants.size();
-  if (alone_) return here <= 2;
-  const bool is_first_half = all_pause_ && join_.participants.contains(*company_.begin());
-  return here < company_.size() || (here == company_.size() && !is_first_half);
+  if (!all_pause_) return here <= std::max<std::size_t>(company_.size(), 2);
+  std::set<int> left;
+  std::ranges::set_difference(company_, ended_, std::inserter(left, left.end()));
+  return here < left.size() || (here == left.size() && !join_.participants.contains(*left.begin()));
 }
 
 void Average::proceed() {
@@ -138,7 +140,6 @@ void Average::finish(Bytes values, const std::set<int>& participants) {
   if (!participants.empty()) {
     struck_out_ = false;
     company_ = participants;
-    alone_ = participants.size() < 2;
   }
   shares_.clear();
   original_.reset();

@@ -21,8 +21,9 @@
 // disturbs nobody.
 //
 // Workers that were away may find only each other again, and are then no survivors of the run. So a
-// worker that was away takes part only with more than half of those of its last average that may
-// still be there. If all pause that see too few, half of them are enough with the lowest rank.
+// worker that was away takes part only with more than half of those of its last average. If all
+// pause that see too few, those that have ended do not count, and half of the others are enough
+// with the lowest rank.
 //
 // A state machine without threads, I/O or clock: events in, actions out.
 #pragma once
@@ -83,7 +84,7 @@ class Average {
 
   // workers: that could take part so far.
   Average(int rank, AverageActions& actions, std::set<int> workers = {})
-      : rank_(rank), actions_(actions), company_(std::move(workers)), alone_(company_.size() < 2) {}
+      : rank_(rank), actions_(actions), company_(std::move(workers)) {}
 
   // Begins an average, later than all before. there: the present workers as far as I know, with me.
   void begin(AverageId id, Bytes mine, std::set<int> there, Combine combine);
@@ -95,7 +96,7 @@ class Average {
   // The same, and I have paused meanwhile, as all do that see too few of the others.
   void has_paused() { struck_out_ = all_pause_ = true; }
   // The peer's process has certainly ended.
-  void has_ended(int peer) { company_.erase(peer); }
+  void has_ended(int peer) { ended_.insert(peer); }
   // Ends the running average with my own values; the others do without me.
   void quit();
   // The workers that this average still waits for; empty when not running.
@@ -142,11 +143,9 @@ class Average {
 
   bool running_ = false;
   AverageId id_{};
-  std::set<int> last_;  // the participants of the last average: none if I did not take part
-  // Workers in the last average that I took part in, less those that have ended since; whether that
-  // was this worker alone.
-  std::set<int> company_;
-  bool alone_;
+  std::set<int> last_;     // the participants of the last average: none if I did not take part
+  std::set<int> company_;  // workers in the last average that I took part in
+  std::set<int> ended_;    // whose processes have
   bool all_pause_ = false;
   bool struck_out_ = false;  // perhaps, since then; see is_outside()
   Join join_;                // my last statement

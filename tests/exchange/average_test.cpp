@@ -307,12 +307,14 @@ TEST(Average, TheMostOfThoseThatMayStillBeThereAreSurvivors) {
                                                                       {{2, 3}, {}, true, false},
                                                                       {{0, 1}, {}, false, false},
                                                                       {{0, 1}, {}, true, true},
-                                                                      {{2, 3}, {0}, false, true},
+                                                                      {{2, 3}, {0}, false, false},
+                                                                      {{2, 3}, {0}, true, true},
                                                                       {{2, 3}, {0, 1}, true, true},
                                                                       {{2}, {0, 1}, false, false},
                                                                       {{2}, {0, 1}, true, true},
                                                                       {{3}, {0, 1}, true, false},
-                                                                      {{3}, {0, 1, 2}, false, true}}) {
+                                                                      {{3}, {0, 1, 2}, false, false},
+                                                                      {{3}, {0, 1, 2}, true, true}}) {
     SCOPED_TRACE(testing::PrintToString(here) + " without " + testing::PrintToString(ended) +
                  (paused ? ", paused" : ""));
     std::mt19937_64 random(1);
