@@ -241,7 +241,7 @@ std::string html_report(const std::vector<PlannedWorld>& worlds, const Profile& 
   for (const PlannedWorld& world : worlds) html += section(world, profile);
   html +=
       "<p class=\"note\">In the pictures of one iteration all times are means, nothing varies, and the link "
-      "is as busy as the host's that is busiest. What is on the link may have begun in the iteration before. "
+      "is as busy as the host's that is busiest. Its traffic may have begun in the iteration before. "
       "Extrapolated: for another number of workers than was measured, on hosts like those that were.</p>\n";
   return html_page("Starling: plan", kPlanStyle, html);
 }

@@ -67,7 +67,7 @@ bool Average::everyone_joined() const {
 bool Average::is_outside() const {
   if (!struck_out_) return false;
   const std::size_t here = 2 * join_.participants.size();
-  if (!all_pause_) return here <= std::max<std::size_t>(company_.size(), 2);
+  if (!paused_) return here <= std::max<std::size_t>(company_.size(), 2);
   std::set<int> left;
   std::ranges::set_difference(company_, ended_, std::inserter(left, left.end()));
   return here < left.size() || (here == left.size() && !join_.participants.contains(*left.begin()));
@@ -138,7 +138,7 @@ void Average::finish(Bytes values, const std::set<int>& participants) {
   running_ = false;
   last_ = participants;
   if (!participants.empty()) {
-    struck_out_ = false;
+    struck_out_ = paused_ = false;
     company_ = participants;
   }
   shares_.clear();

@@ -94,7 +94,7 @@ class Average {
   // I was silent for so long that the others may have gone on without me.
   void was_away() { struck_out_ = true; }
   // The same, and I have paused meanwhile, as all do that see too few of the others.
-  void has_paused() { struck_out_ = all_pause_ = true; }
+  void has_paused() { struck_out_ = paused_ = true; }
   // The peer's process has certainly ended.
   void has_ended(int peer) { ended_.insert(peer); }
   // Ends the running average with my own values; the others do without me.
@@ -143,10 +143,10 @@ class Average {
 
   bool running_ = false;
   AverageId id_{};
-  std::set<int> last_;     // the participants of the last average: none if I did not take part
-  std::set<int> company_;  // workers in the last average that I took part in
-  std::set<int> ended_;    // whose processes have
-  bool all_pause_ = false;
+  std::set<int> last_;       // the participants of the last average: none if I did not take part
+  std::set<int> company_;    // workers in the last average that I took part in
+  std::set<int> ended_;      // whose processes have
+  bool paused_ = false;      // since then
   bool struck_out_ = false;  // perhaps, since then; see is_outside()
   Join join_;                // my last statement
   Bytes original_, now_;     // my values at the start; my partial average

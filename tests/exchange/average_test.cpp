@@ -318,7 +318,7 @@ TEST(Average, TheMostOfThoseThatMayStillBeThereAreSurvivors) {
     SCOPED_TRACE(testing::PrintToString(here) + " without " + testing::PrintToString(ended) +
                  (paused ? ", paused" : ""));
     std::mt19937_64 random(1);
-    World world(4, random, 2);
+    World world(4, random, 3);
     for (const auto& worker : world.workers) world.begin(*worker);
     world.deliver_all();
     for (const int rank : here) {
@@ -335,6 +335,13 @@ TEST(Average, TheMostOfThoseThatMayStillBeThereAreSurvivors) {
       ASSERT_EQ(world.at(rank).results.size(), 2U);
       EXPECT_EQ(world.at(rank).results[1].second, survive ? here : std::set<int>());
     }
+    if (here.size() != 1 || !survive) continue;
+    auto& alone = world.at(*here.begin());  // the pause is over
+    alone.average.was_away();
+    world.begin(alone);
+    world.deliver_all();
+    ASSERT_EQ(alone.results.size(), 3U);
+    EXPECT_EQ(alone.results[2].second, std::set<int>());
   }
 }
 

@@ -187,7 +187,7 @@ FAULTS = [
             f"forward:~0.02:{VICTIM}:kill,restart=any,seed=5", VICTIM, again=True),
     returns("nan-comes-back", "NaN gradients end a worker, which is started again",
             f"backward:{TRAINED}:{VICTIM}:nan", VICTIM),
-    # Of the bias of the last class: a worker that mixes it has a loss of this size.
+    # It is the bias of the last class: a worker that mixes it has a loss of this size.
     Fault("value-jumps", "one value of a worker becomes 1e6, with jump_guard", Expect(
         joins=(VICTIM,), says=(rf"starling\[(?!{VICTIM})\d\]: worker {VICTIM}'s block \d+ jumps in ",
                                rf"starling\[{VICTIM}\]: this worker's parameters have jumped away"),
