@@ -65,7 +65,7 @@ class JumpGuard {
   void was_refused(int rank, SwapId id, double distance, bool others);
   // Blocks that this worker has refused. On any thread.
   std::uint64_t refused() const { return refused_; }
-  // That worker's process is gone.
+  // The worker's process is gone.
   void lost(int rank) { heard_.erase(rank); }
   // All begin again: a worker that is still apart is told again.
   void forget_told();
