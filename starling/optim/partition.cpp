@@ -25,7 +25,7 @@ void Optimizer::Engine::wait_for_majority() const {
   if (exchange->sees_majority()) return;
   world.log(Level::warning, fmt::format("this worker sees too few of the others, and pauses: it misses {}",
                                         name_of_workers(missing)));
-  const auto is_out = [this] {
+  const auto gives_up = [this] {
     if (!membership) return false;
     const std::set<int> unseen = exchange->unseen();
     for (const int rank : membership->started_again()) {
@@ -33,7 +33,7 @@ void Optimizer::Engine::wait_for_majority() const {
     }
     return membership->is_out();
   };
-  if (!exchange->wait_for_majority(is_out))
+  if (!exchange->wait_for_majority(gives_up))
     throw Error(fmt::format("this worker has paused for {:g} s, and sees too few of the others: it misses {}",
                             seconds(world.timeouts.stalled), name_of_workers(exchange->unseen())));
   if (exchange->sees_majority())
