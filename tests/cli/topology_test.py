@@ -202,8 +202,8 @@ Sent: times the model, per worker and round, and the maximum of one worker in a 
         self.assertEqual((ceca["rounds_to_consensus"], ceca["peers"], ceca["symmetric"]), (4, 1, False))
         self.assertEqual(ceca["sent_to_consensus"], 1 + 1 + 2 + 2)
         # Schemes that send something else. Those that send their parameters have no line.
-        self.assertEqual(set(of_scheme), {"ceca-2p", "gradient-tracking", "momentum-tracking", "push-diging", "demo",
-                                          "power-gossip"})
+        self.assertEqual(set(of_scheme), {"ceca-2p", "gradient-tracking", "momentum-tracking", "tracking-adam", "push-diging",
+                                          "demo", "power-gossip"})
         base, tracking = by_name["base-2"], of_scheme["gradient-tracking"]
         self.assertEqual(tracking["schedule"], "base-2")
         self.assertEqual(tracking["rounds_to_consensus"], base["rounds_to_consensus"])

@@ -15,8 +15,11 @@ namespace starling {
 inline Options options_of(const SchemeInfo& info) {
   const bool directed = info.traits.edges == EdgeKind::directed;
   Options options{.topology = directed ? "n-peer-exponential-1" : "ring", .scheme = std::string(info.name)};
-  for (const SchemeOption& option : info.options) {  // which keep no mean: demo_test.cpp
+  for (const SchemeOption& option : info.options) {
+    // Signs keep no mean: demo_test.cpp.
     if (option.name == "signs") options.scheme.options.emplace_back("signs", std::string("off"));
+    // The first step is then as large as the gradient: tracking_adam.cpp.
+    if (option.name == "floor") options.scheme.options.emplace_back("floor", 0.01);
   }
   try {
     check_options(options, 4, 4, false);
@@ -24,6 +27,11 @@ inline Options options_of(const SchemeInfo& info) {
   } catch (const UsageError&) {  // of the weights of this ring
     return {.topology = "star", .scheme = options.scheme};
   }
+}
+
+// The share of a momentum of the scheme's own that a step keeps.
+inline bool is_momentum(const SchemeOption& option) {
+  return option.name == "beta" || option.name == "beta1";
 }
 
 // f(worker, world, time) on n threads in virtual time. Every network card, and every collective
@@ -54,12 +62,21 @@ class EveryScheme : public testing::TestWithParam<const SchemeInfo*> {
   }
   bool may_skip() const { return !info().traits.sums_gradients; }
   Options options() const { return options_of(info()); }
-  // Without the scheme's own momentum.
-  Options without_momentum() const {
+  // Without second moments of the scheme's own: its step is linear in the gradients.
+  Options linear() const {
     Options all = options();
+    for (const SchemeOption& option : info().options) {
+      if (option.name == "beta2") all.scheme.options.emplace_back("beta2", 1.0);
+      if (option.name == "floor") all.scheme.options.emplace_back("floor", 1.0);
+    }
+    return all;
+  }
+  // And without its own momentum.
+  Options without_momentum() const {
+    Options all = linear();
     all.outer_lr = 1, all.outer_momentum = 0;
     for (const SchemeOption& option : info().options) {
-      if (option.name == "beta") all.scheme.options.emplace_back("beta", 0.0);
+      if (is_momentum(option)) all.scheme.options.emplace_back(std::string(option.name), 0.0);
     }
     return all;
   }

@@ -301,7 +301,7 @@ TEST(Muon, GoesWithEveryScheme) {
     options.outer_lr = 1, options.outer_momentum = 0;
     if (info->traits.edges == EdgeKind::none && info->takes_means()) options.mean_every = 10;
     for (const SchemeOption& option : info->options) {
-      if (option.name == "beta") options.scheme.options.emplace_back("beta", 0.0);
+      if (is_momentum(option)) options.scheme.options.emplace_back(std::string(option.name), 0.0);
     }
     const auto ends = results_of(4, [&](int i, World& world) {
       const std::vector<Tensor> all = clones(first);

@@ -53,7 +53,7 @@ double root_of_squares(const std::vector<double>& x) {
 
 TEST_P(SchemeBias, OnSkewedDataIsZeroForExactSchemesAndElseFallsWithTheLearningRate) {
   if (in_pairs()) GTEST_SKIP() << "push_pull_test.cpp, virtual_test.cpp: their times are random";
-  const std::vector<double> off = run(options(), kLr, 1500);
+  const std::vector<double> off = run(linear(), kLr, 1500);
   if (info().traits.exact) {
     EXPECT_THAT(off, testing::Each(testing::DoubleNear(0, 1e-5)));
     return;
@@ -62,7 +62,7 @@ TEST_P(SchemeBias, OnSkewedDataIsZeroForExactSchemesAndElseFallsWithTheLearningR
       << "it is exact, and its traits do not say so";
   if (!mixes()) return;
   EXPECT_THAT(off, testing::Each(testing::DoubleNear(0, 1)));
-  EXPECT_NEAR(root_of_squares(run(options(), kLr / 2, 3000)) / root_of_squares(off), 0.5, 0.1);
+  EXPECT_NEAR(root_of_squares(run(linear(), kLr / 2, 3000)) / root_of_squares(off), 0.5, 0.1);
 }
 
 // The fixed points of the two equations.

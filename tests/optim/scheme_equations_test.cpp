@@ -135,6 +135,25 @@ void track_pushed(Values& of, Gradients& g, const Graph&, const Rounded& rounded
   }
 }
 
+// `own` is v^, `other` u; `sent` is m, `tracked` v.
+void track_squares(Values& of, Gradients& g, const Graph& round, const Rounded& rounded) {
+  constexpr double kFloor = 0.01;  // options_of()
+  if (of.other.empty()) {
+    of.other = of.own = std::vector<double>(g.size(), kFloor);
+    of.sent = of.tracked = std::vector<double>(g.size());
+  }
+  of.other = mixed(of.other, round);
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    const double fresh = g[i].value_or(0);
+    of.sent[i] = 0.9 * of.sent[i] + 0.1 * fresh;
+    of.tracked[i] = 0.99 * of.tracked[i] + 0.01 * fresh * fresh;
+    if (g[i] || of.sent[i] != 0) g[i] = rounded(of.sent[i] / std::sqrt(std::max(of.other[i], kFloor)));
+    const double largest = std::max(of.own[i], of.tracked[i]);
+    of.other[i] += largest - of.own[i];
+    of.own[i] = largest;
+  }
+}
+
 // `other` is m.
 void quasi_global(Values& of, const Graph& round, int) {
   if (of.other.empty()) of.other.assign(of.x.size(), 0);
@@ -226,6 +245,7 @@ const std::map<std::string, Equation> kEquations{
     {"ceca-2p", {.step = ceca_2p, .weight_decay = 0}},  // the decay follows the vector that is sent
     {"gradient-tracking", {.step = combine_then_adapt, .gradients = track<0>}},
     {"momentum-tracking", {.step = combine_then_adapt, .gradients = track<90>}},
+    {"tracking-adam", {.step = combine_then_adapt, .gradients = track_squares}},
     {"exact-diffusion", {diffusion<50>}},
     {"d2", {diffusion<100>}},
     {"quasi-global", {quasi_global}},

@@ -27,11 +27,7 @@ void Tracking::begin() {
 
 void Tracking::step() {
   mix_tracked();
-  tracker_.track(
-      [this](const auto& f) {
-        for (const Block& block : blocks_) f(block, m_.of(block), y_.of(block));
-      },
-      beta_, world_.log);
+  track();
   if (local_.is_fused()) {
     const auto scale = local_.scale();
     for (Block& block : blocks_) update_and_send(block, local_.rule(block), arrived(block), scale);
@@ -40,6 +36,14 @@ void Tracking::step() {
   for (Block& block : blocks_) mix(block, arrived(block), {});
   local_.all();
   for (Block& block : blocks_) update_and_send(block, Rule{}, {}, std::nullopt);
+}
+
+void Tracking::track() {
+  tracker_.track(
+      [this](const auto& f) {
+        for (const Block& block : blocks_) f(block, m_.of(block), y_.of(block));
+      },
+      beta_, world_.log);
 }
 
 void Tracking::mix_tracked() {

@@ -1,4 +1,5 @@
-// Tracking in rounds, the step of gradient-tracking and momentum-tracking:
+// Tracking in rounds, the step of gradient-tracking and momentum-tracking. tracking_adam.cpp tracks
+// second moments by it.
 //
 //   m_i <- beta m_i + g_i(x_i)                     beta = 0: m is the gradient;  m = 0 at first
 //   y_i <- Sum_j W_ij y_j + m_i(new) - m_i(old)    y = 0 at first
@@ -33,6 +34,12 @@ class Tracking : public Scheme {
   void state(StateVisitor& visitor) override;
   void step() override;
 
+ protected:
+  // With all y mixed: brings them up to date, and writes to .grad what the rule reads.
+  virtual void track();
+
+  Vectors y_, m_;
+
  private:
   void mix_tracked();
   std::span<const Arrival> arrived(const Block& block) const {
@@ -43,7 +50,6 @@ class Tracking : public Scheme {
 
   const double beta_;
   Tracker tracker_;
-  Vectors y_, m_;
   std::vector<std::span<const Arrival>> arrived_;  // by block, in this step
 };
 
