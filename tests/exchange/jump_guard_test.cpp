@@ -308,7 +308,9 @@ TEST(JumpGuard, KeepsACorruptedNeighbourOutAndTheSum) {
     const bool guarded = of.jump_guard > 0;
     flock.train(2);  // in base-2 each then has met both of its neighbours
     flock.everyone([](Worker& w) { w.exchange.decide(); });
-    EXPECT_EQ(flock[2].exchange.standing() == Standing::doubtful, guarded && of.one_in == 1);
+    if (of.one_in == 1) {  // else a mask may leave the wrong value out
+      EXPECT_EQ(flock[2].exchange.standing() == Standing::doubtful, guarded);
+    }
     for (const int i : {0, 1, 3}) EXPECT_EQ(flock[i].exchange.standing(), Standing::usual);
     flock.train(12 * of.one_in);
     std::uint64_t refused = 0;
