@@ -105,7 +105,7 @@ class Exchange final : private TransportHandler {
   }
   // Waits as finish() does, for all blocks, and hands nothing out.
   void decide();
-  // See JumpGuard. Of the blocks that are decided.
+  // See JumpGuard. Only blocks that are decided tell.
   Standing standing() const { return guard_.standing(); }
   std::vector<UsualDistance> usual() const { return guard_.usual(); }
 

@@ -40,7 +40,7 @@
 
 namespace starling {
 
-// Where a worker stands among the others, as far as it knows.
+// How a worker stands among the others, as far as it knows.
 enum class Standing { usual, doubtful, apart };
 
 // On the transport's thread, except where stated.

@@ -86,7 +86,7 @@ TEST(Ema, ShowsTheAverageOfAllWorkers) {
   }
 }
 
-// What is wrong in a step would stay for many steps.
+// A wrong value would stay for many steps.
 TEST(Ema, LeavesOutWhatIsNotFiniteAndWithAGuardWhatJumps) {
   struct Case {
     double to, jump_guard;

@@ -62,7 +62,7 @@ std::string gone_server(const std::vector<SocketAddress>& server) {
   return fmt::format("nobody listens at {} port {}", server[0].host(), server[0].port());
 }
 
-// Of a TCPStore's server at the addresses that its name has now.
+// Says why a TCPStore's server is gone from all addresses that its name has now.
 std::function<std::string()> gone_from(const std::string& host, int port) {
   try {
     return std::bind_front(gone_server, resolve_all(host, port));
