@@ -84,7 +84,7 @@ bench-models: command  ## forward and backward of the small models beside eager 
 	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python bench/models.py --program $(BUILD)/bin/bench-models $(BENCH)
 
 bench-overhead: BOOTSTRAP = --tests
-bench-overhead: command  ## time of a step with nobody to mix with, memory, many workers on a host: out/bench/overhead.json
+bench-overhead: command  ## time of a step with nobody to mix with, memory, many workers on a host, protections: out/bench/overhead.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-overhead
 	@bench/overhead.py --program $(BUILD)/bin/bench-overhead $(BENCH)
 

@@ -10,12 +10,17 @@
 //   bench-overhead local [REPETITIONS]
 //       a worker of several: a step of a tiny model, beside Gloo's all-reduce of its gradients and
 //       torch's fused AdamW, by turns; rank 0 prints
+//   bench-overhead protections [REPETITIONS [WIDTH]]
+//       a worker of several, over TCP: a training step with each protection against faults, and
+//       with all of them, beside the same without any, by turns; rank 0 prints
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <latch>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -38,6 +43,7 @@
 #include "bench/gloo.h"
 #include "bench/measure.h"
 #include "starling/optim/optimizer.h"
+#include "starling/transport/tcp/tcp.h"
 
 namespace {
 
@@ -218,6 +224,71 @@ Json local(std::int64_t repetitions) {
           {"vs_gloo", other / mine}};
 }
 
+// Protections against faults. A frame always has a checksum or a tag.
+struct Protection {
+  const char* name;
+  bool heartbeats = false;  // the default `silent` timeout; else an hour
+  bool tags = false;        // on all frames, as between hosts; else checksums, as within a host
+  bool guard = false;       // Options::jump_guard
+  bool rejoin = false;      // World::rejoin
+};
+constexpr Protection kProtections[] = {
+    {"none"},
+    {.name = "heartbeats", .heartbeats = true},
+    {.name = "tags", .tags = true},
+    {.name = "jump_guard", .guard = true},
+    {.name = "rejoin", .rejoin = true},
+    {.name = "all", .heartbeats = true, .tags = true, .guard = true, .rejoin = true}};
+
+// One worker that trains under it.
+struct Protected {
+  Protected(const Protection& by, starling::World world, std::int64_t width)
+      : parameters(layers(30, width)), batch(at::randn({32, width}) + world.rank) {
+    world.rejoin = by.rejoin;
+    if (!by.heartbeats) world.timeouts.silent = std::chrono::hours(1);
+    world.make_transport = [tags = by.tags](const starling::World& of, const std::string& channel) {
+      return starling::make_tcp_transport_with({.seal_within_host = tags}, of, channel);
+    };
+    starling::Options options{.topology = "one-peer-exponential"};
+    if (by.guard) options.jump_guard = 1e6;  // it measures, and refuses nothing
+    optimizer = std::make_unique<starling::Optimizer>(parameters, kRule, options, world);
+  }
+  void step() {
+    optimizer->zero_grad();
+    train(parameters, batch);
+    optimizer->step();
+  }
+  std::vector<Tensor> parameters;
+  Tensor batch;
+  std::unique_ptr<starling::Optimizer> optimizer;
+};
+
+Json protections(std::int64_t repetitions, std::int64_t width) {
+  constexpr int kSteps = 20;
+  starling::World world = starling::World::from_environment();
+  world.log = starling::log_to_stderr(world.rank);
+  bench::Gloo gloo(world);
+  std::vector<std::unique_ptr<Protected>> forms;
+  for (const Protection& by : kProtections) forms.push_back(std::make_unique<Protected>(by, world, width));
+  std::vector<std::vector<double>> seconds(forms.size());
+  for (std::int64_t r = 0; r <= repetitions; ++r) {  // the first one warms up
+    for (std::size_t k = 0; k < forms.size(); ++k) {
+      gloo.barrier();
+      const double begin = now();
+      for (int t = 0; t < kSteps; ++t) forms[k]->step();
+      const double mine = now() - begin;
+      gloo.barrier();  // the others may still need this worker
+      const double slowest = gloo.of_all({mine, 0}).seconds;
+      if (r > 0) seconds[k].push_back(slowest / kSteps);
+    }
+  }
+  const double bare = median(seconds[0]);
+  Json result = {{"workers", world.size}, {"none_ms", 1e3 * bare}};
+  for (std::size_t k = 1; k < forms.size(); ++k)
+    result[kProtections[k].name] = {{"ms", 1e3 * median(seconds[k])}, {"ratio", median(seconds[k]) / bare}};
+  return result;
+}
+
 // The optional number at this place, at least 1.
 std::int64_t number(const std::vector<std::string>& words, std::size_t at, std::int64_t otherwise) {
   if (at >= words.size()) return otherwise;
@@ -237,9 +308,13 @@ int run(const std::vector<std::string>& words) {
   } else if (what == "local" && words.size() <= 2) {
     result = local(number(words, 1, 9));
     if (std::atoi(std::getenv("RANK")) != 0) return 0;
+  } else if (what == "protections" && words.size() <= 3) {
+    result = protections(number(words, 1, 30), number(words, 2, 256));
+    if (std::atoi(std::getenv("RANK")) != 0) return 0;
   } else {
     throw std::invalid_argument(
-        "usage: bench-overhead step [REPETITIONS [WIDTH]] | memory RULE WIRE [MEGA] | local [REPETITIONS]");
+        "usage: bench-overhead step [REPETITIONS [WIDTH]] | memory RULE WIRE [MEGA] | local [REPETITIONS] | "
+        "protections [REPETITIONS [WIDTH]]");
   }
   std::puts(result.dump().c_str());
   return 0;

@@ -139,10 +139,8 @@ bool EdgeSwaps::expects(const Swaps& sender, const Frame& frame) const {
 }
 
 bool EdgeSwaps::jumps(const Swaps& sender, SwapId id, const SentBlock& theirs) const {
-  if (!tools_.guard.is_on()) return false;
-  const auto swap = sender.open.find(id);
-  return swap != sender.open.end() && tools_.guard.refuses(sender.rank, id, id.round, theirs,
-                                                           swap->second.mine, tools_.layout.parameters(id));
+  const auto steps = [&] { return id.round; };
+  return tools_.guard.refuses(sender.rank, sender.open, id, steps, theirs, tools_.layout.parameters(id));
 }
 
 std::span<std::byte> EdgeSwaps::place(int from, const Frame& frame) {

@@ -67,7 +67,6 @@ class EdgeSwaps {
   };
   Swaps& at(int rank) const { return *edges_[static_cast<std::size_t>(rank)]; }
   bool expects(const Swaps& sender, const Frame& frame) const;
-  // Whether the guard refuses a whole block of a swap that this worker has begun.
   bool jumps(const Swaps& sender, SwapId id, const SentBlock& theirs) const;
 
   const SwapTools& tools_;

@@ -34,6 +34,7 @@ Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedul
           .factor = options.contents.jump_guard,
           .blocks = layout_.blocks(),
           .neighbours = meetings_.neighbours(),
+          .usual = std::move(options.usual),
           .log = options.log,
           .tell = [this](int rank, SwapId id, double distance,
                          bool others) { transport_->send(rank, jump_frame(id, distance, others)); }}),
@@ -70,8 +71,19 @@ void Exchange::meet() {
 std::span<const Arrival> Exchange::finish(int index) {
   failpoint("exchange");
   const Timeline::Scope span(timeline_.get(), {.name = "wait", .block = index});
-  const Time begin = transport_->now();
   std::unique_lock lock(monitor_.mutex);
+  wait_until_decided(index, lock);
+  return ledger_.finish(index);
+}
+
+void Exchange::decide() {
+  const Timeline::Scope span(timeline_.get(), {.name = "wait"});
+  std::unique_lock lock(monitor_.mutex);
+  for (std::size_t b = 0; b < layout_.blocks(); ++b) wait_until_decided(static_cast<int>(b), lock);
+}
+
+void Exchange::wait_until_decided(int index, std::unique_lock<std::mutex>& lock) {
+  const Time begin = transport_->now();
   const auto decided = [&] { return ledger_.decided(index); };
   if (!decided() && !links_.absent_ranks().empty()) {
     transport_->post([this, index] { give_up(static_cast<std::uint32_t>(index), {}); });
@@ -89,7 +101,6 @@ std::span<const Arrival> Exchange::finish(int index) {
     patience = enough ? patience_.max_wait.value_or(patience_.silent) : most - waited;
   }
   ledger_.counts().seconds_waiting += seconds(transport_->now() - begin);
-  return ledger_.finish(index);
 }
 
 Outgoing Exchange::outgoing(int index) {
@@ -151,7 +162,7 @@ void Exchange::restart(std::uint64_t position) {
   // All have finished what was in flight once this returns, and agree on the farthest.
   std::int64_t farthest[] = {static_cast<std::int64_t>(round()), static_cast<std::int64_t>(position)};
   maximum(farthest);
-  transport_->post([this] { guard_.forget_told(); });
+  transport_->post([this] { guard_.forget_jumps(); });
   if (!rounds_.possible(static_cast<std::uint64_t>(farthest[0])))
     throw Error(fmt::format("a worker claims round {}, which no worker can have reached", farthest[0]));
   const std::lock_guard lock(monitor_.mutex);

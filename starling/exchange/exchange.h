@@ -60,9 +60,10 @@ struct ExchangeOptions {
   Log log = [](Level, const std::string&) {};
   std::shared_ptr<Timeline> timeline{};
   Contents contents{};
-  std::set<int> away{};    // ranks that are no members: the schedule gives them no neighbours
-  bool needs_all = true;   // LinkOptions
-  bool renewable = false;  // takes calls to renew(); else they are ignored
+  std::vector<UsualDistance> usual{};  // Exchange::usual() of the exchange before
+  std::set<int> away{};                // ranks that are no members: the schedule gives them no neighbours
+  bool needs_all = true;               // LinkOptions
+  bool renewable = false;              // takes calls to renew(); else they are ignored
 };
 
 class Exchange final : private TransportHandler {
@@ -102,8 +103,11 @@ class Exchange final : private TransportHandler {
   bool sent_finite() const {
     return monitor_.locked([this] { return not_finite_ == 0 || not_finite_ != rounds_.now(); });
   }
-  // Whether the neighbours find that this worker's blocks have jumped (jump_guard.h).
-  bool is_apart() const { return guard_.is_apart(); }
+  // Waits as finish() does, for all blocks, and hands nothing out.
+  void decide();
+  // See JumpGuard. Only blocks that are decided tell.
+  Standing standing() const { return guard_.standing(); }
+  std::vector<UsualDistance> usual() const { return guard_.usual(); }
 
   // --- save and resume, on the training thread, between two steps ---
   // The schedule's place, counted from 0 within the cycle, one_in periods of it: the next
@@ -190,6 +194,7 @@ class Exchange final : private TransportHandler {
 
   // On the training thread.
   void begin_round(std::unique_lock<std::mutex>& lock);
+  void wait_until_decided(int block, std::unique_lock<std::mutex>& lock);
 
   // On the transport's thread.
   void begin_swaps(SwapId id, std::shared_ptr<const Buffer> mine, bool finite);

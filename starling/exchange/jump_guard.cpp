@@ -10,25 +10,16 @@
 
 namespace starling {
 
-// The lower one of two medians.
-double JumpGuard::usual_of(const Block& block) const {
-  if (block.usual.size() < kEnough) return 0;
-  std::vector<double> sorted = block.usual;
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>((sorted.size() - 1) / 2);
-  std::ranges::nth_element(sorted, middle);
-  return *middle;
+JumpGuard::JumpGuard(Options options) : options_(std::move(options)), blocks_(options_.blocks) {
+  for (std::size_t b = 0; b < std::min(blocks_.size(), options_.usual.size()); ++b) {
+    blocks_[b].usual = options_.usual[b];
+    known_ += blocks_[b].usual.is_known() ? 1 : 0;
+  }
 }
 
-bool JumpGuard::is_jump(const Block& block, double distance) const {
-  const double usual = usual_of(block);
-  return usual > 0 && !(distance <= options_.factor * usual);  // NaN jumps
-}
-
-bool JumpGuard::refuses(int rank, SwapId id, std::uint64_t steps, const SentBlock& theirs,
-                        const SentBlock& mine, std::size_t values) {
-  if (!is_on() || values == 0) return false;
+double JumpGuard::distance_of(const SentBlock& theirs, const SentBlock& mine, std::size_t values) {
   const double squares = kernels::best_kernels().squared_distance(theirs.values(), mine.values(), values);
-  return refuses(rank, id, steps, std::sqrt(squares / static_cast<double>(values)));
+  return std::sqrt(squares / static_cast<double>(values));
 }
 
 bool JumpGuard::refuses(int rank, SwapId id, std::uint64_t steps, double distance) {
@@ -44,13 +35,14 @@ bool JumpGuard::refuses(int rank, SwapId id, std::uint64_t steps, double distanc
   }
   its.refused_in_a_row = 0;
   ++block.taken;
-  block.forget_jumps();
+  if (block.far.erase(rank) > 0) judge();
+  const std::lock_guard lock(mutex_);
+  block.forget_refused();
+  const bool was_known = block.usual.is_known();
   // Workers that are equal, as at the start of a run, say nothing about what is usual.
-  if (distance == 0 || !std::isfinite(distance)) return false;
-  if (std::exchange(its.learned_at, steps) == steps) return false;
-  block.usual.push_back(distance);
-  if (block.usual.size() > kRemembered) block.usual.erase(block.usual.begin());
-  if (block.usual.size() == kEnough && ++known_ == blocks_.size())
+  if (its.learned_at == steps || !block.usual.learn(distance)) return false;
+  its.learned_at = steps;
+  if (!was_known && block.usual.is_known() && ++known_ == blocks_.size())
     options_.log(Level::info, "jump_guard: the usual distances are known, and jumps are refused from now on");
   return false;
 }
@@ -66,14 +58,17 @@ bool JumpGuard::count_refusal(int rank, SwapId id, double distance) {
         fmt::format("worker {}'s block {} jumps in {} {}: it is {:.3g} times as far from this "
                     "worker's as usual, and jump_guard is {:g}: not mixed (its later ones are "
                     "counted only)",
-                    rank, id.block, options_.counted, id.round, distance / usual_of(block), options_.factor));
-  if (std::isfinite(distance)) block.jumps.push_back(distance);
-  if (block.jumps.size() > kEnough) block.jumps.erase(block.jumps.begin());
+                    rank, id.block, options_.counted, id.round, distance / block.usual.value(),
+                    options_.factor));
   block.jumpers.insert(rank);
-  if (block.jumps.size() == kEnough && std::ranges::includes(block.jumpers, heard_)) {
-    block.usual = block.jumps;
-    block.forget_jumps();
+  block.far.insert(rank);
+  const std::lock_guard lock(mutex_);
+  if (block.usual.refuse(distance) && std::ranges::includes(block.jumpers, heard_)) {
+    block.usual.take_refused();
+    block.jumpers.clear();
+    block.far.clear();
   }
+  judge();
   return its.refused_in_a_row >= kStays && takes_others;
 }
 
@@ -81,8 +76,12 @@ void JumpGuard::was_refused(int rank, SwapId id, double distance, bool others) {
   if (!is_on() || id.block >= blocks_.size() || !options_.neighbours.contains(rank)) return;
   Block& block = blocks_[id.block];
   Neighbour& its = block.neighbours[rank];
-  if (others) block.forget_jumps();
-  if (others && block.told.insert(rank).second && is_apart(block) && !apart_.exchange(true))
+  if (others) {
+    const std::lock_guard lock(mutex_);
+    block.forget_refused();
+  }
+  if (others && block.told.insert(rank).second && is_apart(block) &&
+      standing_.exchange(Standing::apart) != Standing::apart)
     options_.log(Level::warning,
                  fmt::format("this worker's block {} has jumped away from the others': {} refuse{} it, but "
                              "not those of others",
@@ -93,18 +92,49 @@ void JumpGuard::was_refused(int rank, SwapId id, double distance, bool others) {
   if (is_jump(block, distance)) options_.tell(rank, id, distance, count_refusal(rank, id, distance));
 }
 
-void JumpGuard::forget_told() {
-  for (Block& block : blocks_) block.told.clear();
-  apart_ = false;
+void JumpGuard::lost(int rank) {
+  heard_.erase(rank);
+  if (options_.neighbours.contains(rank)) gone_.insert(rank);
+  for (Block& block : blocks_) block.far.erase(rank);
+  judge();
+}
+
+void JumpGuard::forget_jumps() {
+  for (Block& block : blocks_) {
+    block.told.clear();
+    block.far.clear();
+  }
+  standing_ = Standing::usual;
+}
+
+std::vector<UsualDistance> JumpGuard::usual() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<UsualDistance> all;
+  for (const Block& block : blocks_) all.emplace_back(block.usual).forget_refused();
+  return all;
 }
 
 void JumpGuard::committed(int rank, std::uint32_t index) {
-  if (!is_on() || blocks_[index].told.erase(rank) == 0) return;
-  apart_ = std::ranges::any_of(blocks_, [this](const Block& block) { return is_apart(block); });
+  if (!is_on()) return;
+  Block& block = blocks_[index];
+  if (block.told.erase(rank) + block.far.erase(rank) > 0) judge();
+}
+
+bool JumpGuard::is_doubtful(const Block& block) const {
+  return 2 * block.far.size() > options_.neighbours.size() - gone_.size();
 }
 
 bool JumpGuard::is_apart(const Block& block) const {
   return !block.told.empty() && 2 * block.told.size() >= options_.neighbours.size();
+}
+
+void JumpGuard::judge() {
+  Standing worst = Standing::usual;
+  for (const Block& block : blocks_) {
+    if (is_apart(block)) worst = Standing::apart;
+    if (worst == Standing::usual && is_doubtful(block)) worst = Standing::doubtful;
+  }
+  standing_ = worst;
 }
 
 }  // namespace starling

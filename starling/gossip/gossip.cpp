@@ -41,6 +41,7 @@ Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options,
           .factor = options_.jump_guard,
           .blocks = blocks.size(),
           .neighbours = asked_or_asking(options_.rates, transport->rank()),
+          .usual = options_.usual,
           .counted = "averaging",
           .log = log_,
           .tell = [this](int rank, SwapId id, double distance,
@@ -195,7 +196,7 @@ void Gossip::hand_over() {
 void Gossip::forget() {
   const auto done = std::make_shared<bool>(false);
   transport_->post([this, done] {
-    guard_.forget_told();
+    guard_.forget_jumps();
     for (const auto& peer : peers_) {
       for (auto* const swaps : {&peer->open, &peer->doubts}) {
         for (auto& [id, swap] : *swaps) swap.counts = false;

@@ -63,6 +63,7 @@ struct GossipOptions {
   std::chrono::milliseconds patience{1'000};  // for an averaging without progress
   std::chrono::milliseconds silent{5'000};    // no byte for this long: the connection is broken
   double jump_guard = 0;                      // JumpGuard's factor; 0: off. Not for modular wires
+  std::vector<UsualDistance> usual{};         // Gossip::usual() of the gossip before
   Interrupted interrupted = nobody;           // World::interrupted
 };
 
@@ -113,8 +114,9 @@ class Gossip final : private TransportHandler {
   GossipStatistics statistics() const;
   // Whether all blocks of this worker's last averaging were finite. On any thread.
   bool sent_finite() const { return finite_; }
-  // Whether the neighbours find that this worker's blocks have jumped. On any thread.
-  bool is_apart() const { return guard_.is_apart(); }
+  // See JumpGuard. On any thread.
+  Standing standing() const { return guard_.standing(); }
+  std::vector<UsualDistance> usual() const { return guard_.usual(); }
 
  private:
   struct LockedBlock {
@@ -179,7 +181,6 @@ class Gossip final : private TransportHandler {
   // On the transport's thread.
   bool expects(const Peer& peer, const Frame& frame) const;
   void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
-  // Whether the guard refuses a whole block of a swap that this worker has begun.
   bool jumps(const Peer& peer, SwapId id, const SentBlock& theirs);
   Payload gradients_made() const;
   void learn_gradients(const Peer& peer);

@@ -342,11 +342,8 @@ void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::
 }
 
 bool Gossip::jumps(const Peer& peer, SwapId id, const SentBlock& theirs) {
-  if (!guard_.is_on()) return false;
-  const auto swap = peer.open.find(id);
-  if (swap == peer.open.end()) return false;
-  const std::uint64_t gradients = monitor_.locked([this] { return statistics_.gradients; });
-  return guard_.refuses(peer.rank, id, gradients, theirs, swap->second.mine, sizes_[id.block]);
+  const auto gradients = [this] { return monitor_.locked([this] { return statistics_.gradients; }); };
+  return guard_.refuses(peer.rank, peer.open, id, gradients, theirs, sizes_[id.block]);
 }
 
 // Sends heartbeats, and ends averagings that take too long.

@@ -17,6 +17,7 @@ namespace {
 constexpr std::chrono::milliseconds kLook{100};  // between two looks at the bell
 
 std::string seat_key(int seat) { return fmt::format("knock/{}", seat); }
+std::string come_key(int seat) { return fmt::format("come/{}", seat); }
 std::string answer_key(std::int64_t life) { return fmt::format("answer/{}", life); }
 std::string beat_key(std::int64_t life) { return fmt::format("beat/{}", life); }
 
@@ -59,6 +60,9 @@ void Door::publish(const Epoch& epoch) const {
   set("epoch", to_text(epoch));
   ring();
 }
+
+void Door::come() const { set(come_key(seat_), "1"); }
+bool Door::has_come(int seat) const { return get(come_key(seat)).has_value(); }
 
 void Door::knock(const Knock& mine) const {
   set(seat_key(seat_), fmt::format("{} {} {}", mine.life, mine.donor, mine.terms));

@@ -33,6 +33,9 @@ class Door {
   // All of them throw StoreLost.
   std::optional<Epoch> epoch() const;      // the latest; nothing: the run has not begun
   void publish(const Epoch& epoch) const;  // unless a later one stands there
+  // This worker is there to begin the run, and whether that one was.
+  void come() const;
+  bool has_come(int seat) const;
   void knock(const Knock& mine) const;
   std::optional<Knock> knock_of(int seat) const;
   // A member answers a newcomer at once, whatever its step does: why it is refused, or nothing if

@@ -8,11 +8,12 @@
 //
 // With more or fewer workers than files, the caller chooses a rule:
 //
-//   copy      worker r takes the file r mod n of the n files
+//   copy      worker r takes the file r mod n of the n files, or the next one with a finite model
 //   average   every worker takes the average of all files: parameters, masters, buffers, the rule's
 //             moments and accumulators, moving averages. Integers are the maximum, and so are the
 //             steps, by which an accumulator knows its place in the window. Options and the loss
-//             scale are those of the first file. A worker whose model is not finite is left out
+//             scale are those of the first file. A worker whose model is not finite is left
+//             out; one with another tensor that is not, out of that one
 //
 // With both rules the scheme, an outer optimizer with its warm-up, the place in the schedule and
 // the grids of int8 and int4 begin anew, as in Optimizer::restart(), and torch's random numbers

@@ -34,6 +34,7 @@ constexpr double kMicro = 1e6;
 constexpr std::uint64_t kMostNote = 1 << 16;
 constexpr const char* kAttempt = "attempt";
 constexpr const char* kFailed = "failed";
+constexpr const char* kLeftOut = "left out";
 
 // The word of a worker to all when a checkpoint is due; 0: it is not there.
 enum Here : std::int64_t { kHere = 1, kHereButFailed };
@@ -80,8 +81,8 @@ struct CheckpointWriter::Attempt {
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
-  // `reason`: there is no state; else empty.
-  void write(OptimizerState state, WorkerFile mine, std::string reason);
+  // `reason`: there is no state; else empty. counts: Optimizer's; if not, it leaves a note alone.
+  void write(OptimizerState state, WorkerFile mine, std::string reason, bool counts);
   bool commit();
   bool collect();
   std::optional<Manifest> read_note(int worker) const;
@@ -115,18 +116,20 @@ struct CheckpointWriter::Attempt {
   std::future<bool> committed;  // of the worker that commits
 };
 
-void CheckpointWriter::Attempt::write(OptimizerState state, WorkerFile mine, std::string reason) {
+void CheckpointWriter::Attempt::write(OptimizerState state, WorkerFile mine, std::string reason,
+                                      bool counts) {
   const FailpointStep of(manifest.step);
   Manifest note{.step = manifest.step, .workers = manifest.workers, .recipe = {{kAttempt, name}}};
   const std::string draft = draft_folder(root, manifest.step);
   try {
     draft_checkpoint(root, manifest.step);
-    if (reason.empty())
+    if (reason.empty() && counts)
       mine.digest = save_tensors(fs::path(draft) / mine.name(), state.tensors, state.metadata);
   } catch (const std::exception& error) {
     reason = error.what();
   }
   if (!reason.empty()) note.recipe.emplace_back(kFailed, reason);
+  if (reason.empty() && !counts) note.recipe.emplace_back(kLeftOut, "yes");
   state = {};
   note.files = {mine};
   try {
@@ -160,8 +163,9 @@ bool CheckpointWriter::Attempt::collect() {
         ++worker;
         continue;
       }
-      if (note->recipe.size() > 1 && failure.empty()) failure = note->recipe.back().second;
-      manifest.files.push_back(note->files.front());
+      const auto& [word, reason] = note->recipe.back();
+      if (word == kFailed && failure.empty()) failure = reason;
+      if (word == kAttempt) manifest.files.push_back(note->files.front());
       worker = missing.erase(worker);
     }
     std::unique_lock lock(mutex);
@@ -237,10 +241,11 @@ bool CheckpointWriter::save(const Manifest& progress, std::optional<std::int64_t
 
   const Operation operation(optimizer_);
   optimizer_.wait_for_all();
+  const bool counts = optimizer_.counts(/*waits=*/true);
   OptimizerState state;
   std::string reason;
   try {
-    state = optimizer_.state();
+    if (counts) state = optimizer_.state();
     copy_shared(state);
   } catch (const Error& error) {  // what torch's optimizer keeps cannot be saved
     reason = error.what();
@@ -268,11 +273,16 @@ bool CheckpointWriter::save(const Manifest& progress, std::optional<std::int64_t
         fmt::format("the checkpoint of step {} waited {:.1f} s until that of step {} was written: the disk "
                     "is slower than they come",
                     progress.step, static_cast<double>(longest) / kMicro, last_->manifest.step));
+  if (!counts)
+    world.log(Level::warning, fmt::format("the checkpoint of step {} has no file of this worker, whose "
+                                          "parameters are far from most neighbours'",
+                                          progress.step));
   const WorkerFile file{.worker = world.rank, .step = mine.value_or(progress.step)};
   Attempt* const now = next.get();  // which waits for its threads
-  now->written = std::async(std::launch::async, [now, file, reason, state = std::move(state)]() mutable {
-    now->write(std::move(state), file, reason);
-  });
+  now->written =
+      std::async(std::launch::async, [now, file, reason, counts, state = std::move(state)]() mutable {
+        now->write(std::move(state), file, reason, counts);
+      });
   if (commits)
     now->committed = std::async(std::launch::async, [now, before = last_]() mutable {
       if (before && before->committed.valid()) before->committed.wait();  // one after the other

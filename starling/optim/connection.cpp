@@ -153,6 +153,7 @@ void Optimizer::connect(std::size_t first_group) {
     e.scheme->pause();
     e.scheme->renew();  // copies gossip's averages into the parameters
     e.before = counted();
+    e.usual = e.scheme->usual();
     e.disconnect();
   }
   const Schedule schedule = e.schedule();
@@ -219,6 +220,7 @@ void Optimizer::open(const Epoch& epoch, const World& world) {
   ExchangeOptions exchange_with = exchange_options(world);
   exchange_with.patience.max_wait = e.options.max_wait;
   exchange_with.contents = contents_of(e.options);
+  exchange_with.usual = e.usual;
   exchange_with.away = epoch.away(world.size);
   exchange_with.needs_all = !e.is_renewed();
   exchange_with.renewable = e.membership != nullptr;
@@ -251,6 +253,7 @@ void Optimizer::attach_scheme() {
                     .of_members = e.of_members,
                     .members = members,
                     .renewed = e.is_renewed(),
+                    .usual = e.usual,
                     .exchange = e.exchange.get(),
                     .collectives = e.collectives.get(),
                     .inside_node = e.inside_node.get(),
@@ -278,12 +281,14 @@ void Optimizer::make_scheme() {
 void Optimizer::count_epoch() {
   engine_->before = counted();
   engine_->before.lost.clear();  // only of the present epoch
+  engine_->usual = engine_->scheme->usual();
 }
 
-// A parameter that is not finite stays so.
+// A parameter that is not finite stays so. One that was not sent yet is looked for before another
+// worker may get this one's state.
 bool Optimizer::is_spoiled() const {
   const auto is_finite = [](const at::Tensor& p) { return at::isfinite(p).all().item<bool>(); };
-  return !engine_->scheme->sent_finite() &&
+  return (!engine_->scheme->sent_finite() || engine_->membership->has_news()) &&
          !std::ranges::all_of(param_groups_, [&](const torch::optim::OptimizerParamGroup& group) {
            return std::ranges::all_of(group.params(), is_finite);
          });
@@ -301,7 +306,7 @@ void Optimizer::join_again() {
 bool Optimizer::keep_membership() {
   Engine& e = *engine_;
   if (!e.membership) return true;
-  const bool is_apart = e.scheme->is_apart();
+  const bool is_apart = e.scheme->standing() == Standing::apart;
   if (is_apart || is_spoiled()) {
     const std::string_view what = is_apart ? "have jumped away from the others'" : "are not finite";
     if (++e.spoiled > kMostSpoiled)
@@ -317,7 +322,11 @@ bool Optimizer::keep_membership() {
   Membership& membership = *e.membership;
   membership.note_departed(e.exchange->departed());
   if (!membership.has_news() && !e.exchange->renewal_called()) return true;
-  for (const auto& [seat, life] : membership.wanted([&](int seat) { return e.exchange->hears(seat); })) {
+  // Newcomers wait until this worker knows that its parameters are sound.
+  std::map<int, std::int64_t> wanted;
+  if (counts(/*waits=*/true))
+    wanted = membership.wanted([&](int seat) { return e.exchange->hears(seat); });
+  for (const auto& [seat, life] : wanted) {
     OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
     const std::vector<at::Tensor> beside = e.beside_state();
     for (std::size_t i = 0; i < beside.size(); ++i) all.tensors.emplace(beside_key(i), beside[i]);

@@ -149,12 +149,12 @@ Consensus::Consensus(Optimizer& optimizer)
     return !who.empty();
   };
   std::optional<bool> is_apart;
-  if (engine.options.jump_guard > 0) is_apart = engine.scheme->is_apart();
+  if (engine.options.jump_guard > 0) is_apart = !optimizer.counts(/*waits=*/true);
   const auto [alone, finite, counts, share] = average_finite(flat, mean_of_all, is_apart);
   if (!counts)
     state_->log(Level::warning,
                 fmt::format("consensus: this worker's parameters {}{}",
-                            finite ? "have jumped away from the others'" : "are not finite",
+                            finite ? "are far from most neighbours'" : "are not finite",
                             alone ? "" : ": it gets the average of the others, who go on without it"));
   if (share == 0) throw Error("consensus: no worker's parameters are finite");
   const std::size_t took_part = std::max(who.size(), std::size_t{1});  // without the others: this one

@@ -79,6 +79,7 @@ struct Optimizer::Engine {
   std::uint64_t steps = 0;                      // see Optimizer::steps()
   int operations = 0;                           // scopes of Operation
   ExchangeStatistics before;                    // of the earlier exchanges
+  std::vector<UsualDistance> usual;             // of the last of them
   Clipping clipping;
   std::optional<LocalStep> local;
   std::unique_ptr<Collectives> collectives;

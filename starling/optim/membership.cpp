@@ -17,18 +17,26 @@ constexpr std::chrono::milliseconds kLookAtDoor{200};
 constexpr const char* kNobody = "no member of it is left; a new run can begin from its last checkpoint";
 constexpr std::size_t kMostState = std::size_t{1} << 40;  // bytes
 
-// The run's present epoch; nothing: this worker is one of those that begin the run.
+// The run's present epoch; nothing: this worker is one of those that begin the run, and all of them
+// have come, or one never will. A store without an epoch may be a new one of a run that goes on, as
+// if this very worker hosts it and was started again. Then the members publish their epoch there.
 std::optional<Epoch> epoch_of_run(const World& world, const Door& door) {
   const Time end = Clock::now() + world.timeouts.meet;
-  std::optional<Epoch> epoch = door.epoch();
-  for (const int first = world.initial_size.value_or(world.size); !epoch && world.rank >= first;
-       epoch = door.epoch()) {
+  const int first = world.initial_size.value_or(world.size);
+  const bool begins = world.rank < first;
+  if (begins) door.come();
+  int awaited = 0;
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, kLookAtDoor)) {
+    if (const auto epoch = door.epoch()) return epoch;
+    while (begins && awaited < first && door.has_come(awaited)) ++awaited;
+    if (begins && (awaited == first || !world.fate(awaited).empty())) return std::nullopt;
     if (Clock::now() >= end || world.interrupted())
-      throw Error(fmt::format("worker {} joins a run that the first {} workers begin, and it has not begun",
-                              world.rank, first));
-    std::this_thread::sleep_for(kLookAtDoor);
+      throw Error(
+          begins ? fmt::format("worker {} has not come to begin the run", awaited)
+                 : fmt::format("worker {} joins a run that the first {} workers begin, and it has not begun",
+                               world.rank, first));
+    std::this_thread::sleep_for(pause);
   }
-  return epoch;
 }
 
 }  // namespace

@@ -53,8 +53,8 @@ struct Place {
 std::string optimizer_channel(int k);
 
 // Whether the run of the world's first optimizer goes on without this worker: its Optimizer will
-// join it. A worker that does not begin the run (World::initial_size) waits until it has begun, and
-// throws Error if it does not within timeouts.meet. Throws StoreLost.
+// join it. Otherwise it waits until all that begin the run have come or, if it does not begin it
+// (World::initial_size), until it has begun. Throws Error after timeouts.meet. Throws StoreLost.
 bool goes_on(const World& world);
 
 class Membership {

@@ -268,6 +268,15 @@ void Optimizer::keep_states() {
 
 Optimizer::~Optimizer() = default;
 
+bool Optimizer::counts(bool waits) const {
+  if (engine_->options.jump_guard == 0) return true;
+  if (waits) {
+    settle(engine_->blocks);
+    engine_->connected().decide();
+  }
+  return engine_->scheme->standing() == Standing::usual;
+}
+
 std::uint64_t Optimizer::steps() const { return engine_->steps; }
 bool Optimizer::joined() const { return engine_->joined; }
 

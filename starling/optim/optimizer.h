@@ -117,6 +117,12 @@ class Optimizer : public torch::optim::Optimizer {
   // The loss's factor for all backward passes up to the next step(): Options::loss_scaling.
   double loss_scale() const;
 
+  // Whether this worker's parameters may go where they stay longer than in an exchange: into an
+  // average, a moving average, a checkpoint, another worker's state. With Options::jump_guard not
+  // while they are far from those of most neighbours. `waits`: for the blocks in flight, as the
+  // next step() would; otherwise they say nothing yet.
+  bool counts(bool waits = false) const;
+
   // Replaces the buffers that Consensus averages by others of the same number, types and sizes, if
   // the module has put others in their place. Throws UsageError if one cannot be averaged.
   void set_buffers(std::vector<at::Tensor> buffers);

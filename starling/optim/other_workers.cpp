@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -51,13 +52,17 @@ std::string share_in(const Metadata& metadata) {
 
 bool is_option(const std::string& name) { return name.starts_with(kOptions) || name == kLossScale; }
 
-// Real numbers: the mean; of a tensor that a file lacks, zeros. Integers: the maximum.
+bool is_finite(const at::Tensor& tensor) { return at::isfinite(tensor).all().item<bool>(); }
+
+// Real numbers: the mean; of a tensor that a file lacks, zeros. A file with one that is not finite
+// is left out of it, unless all are so. Integers: the maximum.
 at::Tensor mean_of(const std::string& name, const Files& files) {
   const auto has = [&](const SafetensorsReader* file) { return file->find(name) != nullptr; };
   const SafetensorsReader& first = **std::ranges::find_if(files, has);
   const at::Tensor mine = read_tensor(first, *first.find(name));
   if (is_option(name)) return mine;
   at::Tensor result = mine.is_floating_point() ? at::zeros(mine.sizes(), at::kDouble) : mine;
+  std::size_t counted = files.size();
   for (const SafetensorsReader* file : files) {
     const TensorInfo* const info = file->find(name);
     if (info == nullptr) continue;
@@ -65,10 +70,49 @@ at::Tensor mean_of(const std::string& name, const Files& files) {
     if (theirs.scalar_type() != mine.scalar_type() || theirs.sizes() != mine.sizes())
       throw Error(fmt::format("{}: tensor {} has not the type and shape that it has in {}", file->path(),
                               short_of(name), first.path()));
+    if (!is_finite(theirs) && --counted > 0) continue;
     result = mine.is_floating_point() ? result.add_(theirs) : at::maximum(result, theirs);
   }
   if (!mine.is_floating_point()) return result;
-  return result.div_(static_cast<double>(files.size())).to(mine.scalar_type());
+  return result.div_(static_cast<double>(std::max<std::size_t>(counted, 1))).to(mine.scalar_type());
+}
+
+// The state in a worker's file.
+OptimizerState state_in(const std::string& path, const Kept& kept) {
+  const SafetensorsReader file(path);
+  OptimizerState state{.metadata = file.metadata(), .tensors = {}};
+  for (const TensorInfo& info : file.tensors())
+    if (kept.keeps(info.name)) state.tensors.emplace(info.name, read_tensor(file, info));
+  return state;
+}
+
+// Whether a tensor of the model is finite in this file, and not in that state.
+bool is_worse(const OptimizerState& state, const std::string& path) {
+  const SafetensorsReader file(path);
+  return std::ranges::any_of(state.tensors, [&](const auto& entry) {
+    const auto& [name, tensor] = entry;
+    if (!name.starts_with(kModel) || is_finite(tensor)) return false;
+    const TensorInfo* const there = file.find(name);
+    return there != nullptr && is_finite(read_tensor(file, *there));
+  });
+}
+
+// Worker r takes the file r mod n, or the next one with a model that is finite. A buffer may be
+// infinite on purpose, as a mask is: then it is so in all files.
+OptimizerState copy_of(const Checkpoint& checkpoint, int rank, const Kept& kept) {
+  const auto& files = checkpoint.manifest().files;
+  const auto file = [&](std::size_t k) { return files[(static_cast<std::size_t>(rank) + k) % files.size()]; };
+  const auto state_of = [&](std::size_t k) { return state_in(checkpoint.verified(file(k).worker), kept); };
+  OptimizerState state = state_of(0);
+  const auto is_sound = [&] {
+    return std::ranges::all_of(state.tensors, [](const auto& entry) {
+      return !entry.first.starts_with(kModel) || is_finite(entry.second);
+    });
+  };
+  for (std::size_t k = 1; k < files.size() && !is_sound(); ++k) {
+    if (is_worse(state, checkpoint.folder() + "/" + file(k).name())) state = state_of(k);
+  }
+  return state;
 }
 
 OptimizerState average_of(const Files& files, const Kept& kept) {
@@ -106,12 +150,7 @@ OptimizerState state_for(const Optimizer& optimizer, const Checkpoint& checkpoin
       files.push_back(&whole.files().front());
     state = average_of(files, kept);
   } else {
-    const auto& files = checkpoint.manifest().files;
-    const auto i = static_cast<std::size_t>(world.rank) % files.size();
-    const SafetensorsReader file(checkpoint.verified(files[i].worker));
-    state.metadata = file.metadata();
-    for (const TensorInfo& info : file.tensors())
-      if (kept.keeps(info.name)) state.tensors.emplace(info.name, read_tensor(file, info));
+    state = copy_of(checkpoint, world.rank, kept);
   }
   state.tensors.insert_or_assign("rng", mine.tensors.at("rng"));
   state.scheme_anew = true;

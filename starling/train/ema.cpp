@@ -1,11 +1,16 @@
 #include "starling/train/ema.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <span>
+#include <utility>
 
+#include <ATen/ops/dist.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 #include <c10/core/GradMode.h>
+#include <fmt/format.h>
 #include <torch/nn/module.h>
 
 #include "starling/checkpoint/consensus.h"
@@ -13,22 +18,62 @@
 
 namespace starling {
 
-Ema::Ema(const torch::nn::Module& model, double decay) : decay_(decay) {
+Ema::Ema(const torch::nn::Module& model, double decay, double jump_guard, Log log)
+    : decay_(decay), jump_guard_(jump_guard), log_(std::move(log)) {
   const c10::AutoGradMode no_gradient(false);
   std::set<const void*> seen;
-  for (const auto& all : {model.named_parameters(), model.named_buffers()}) {
-    for (const auto& item : all) {
+  const auto add = [&](const auto& tensors, bool are_parameters) {
+    for (const auto& item : tensors) {
       const at::Tensor& of = item.value();
       if (of.is_floating_point() && seen.insert(of.unsafeGetTensorImpl()).second)
-        values_.push_back(
-            {item.key(), of, of.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true)});
+        values_.push_back({item.key(), of, of.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true),
+                           are_parameters});
     }
-  }
+  };
+  add(model.named_parameters(), true);
+  add(model.named_buffers(), false);
 }
 
-void Ema::update() {
+bool Ema::update() {
   const c10::AutoGradMode no_gradient(false);
-  for (Value& value : values_) value.average.lerp_(value.of.to(at::kFloat), 1 - decay_);
+  const double far = distance();
+  if (!takes(far)) {
+    std::string why = "not finite";
+    if (std::isfinite(far)) why = fmt::format("{:.3g} times as far from it as usual", far / usual_.value());
+    if (!std::exchange(warned_, true))
+      log_(Level::warning, fmt::format("the moving average leaves out a step whose parameters are {} (later "
+                                       "ones without a message)",
+                                       why));
+    return false;
+  }
+  for (Value& value : values_) {
+    const at::Tensor x = value.of.to(at::kFloat);
+    if (value.is_parameter || at::isfinite(x).all().item<bool>()) value.average.lerp_(x, 1 - decay_);
+  }
+  return true;
+}
+
+double Ema::distance() const {
+  std::vector<at::Tensor> distances;  // on a GPU all are under way before the first is waited for
+  for (const Value& value : values_) {
+    if (value.is_parameter) distances.push_back(at::dist(value.of.to(at::kFloat), value.average));
+  }
+  double squares = 0;
+  for (const at::Tensor& each : distances) squares += std::pow(each.item<double>(), 2);
+  return std::sqrt(squares);
+}
+
+bool Ema::takes(double distance) {
+  if (!std::isfinite(distance)) return false;
+  if (jump_guard_ == 0) return true;
+  if (usual_.is_jump(distance, jump_guard_)) {
+    if (!usual_.refuse(distance)) return false;
+    usual_.take_refused();
+    return true;
+  }
+  usual_.forget_refused();
+  usual_.learn(distance);
+  return true;
 }
 
 void Ema::show_average(Optimizer& optimizer) const {

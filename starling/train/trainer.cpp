@@ -357,7 +357,10 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   const auto made_optimizer = make_optimizer(recipe, learner.model(), world);
   Optimizer& optimizer = *made_optimizer;
   std::optional<Ema> ema;
-  if (recipe.train.ema > 0) optimizer.add_to_state(ema.emplace(learner.model(), recipe.train.ema).tensors());
+  if (recipe.train.ema > 0) {
+    ema.emplace(learner.model(), recipe.train.ema, recipe.mixing.jump_guard, world.log);
+    optimizer.add_to_state(ema->tensors());
+  }
   if (begun.from) load_checkpoint(optimizer, *begun.from, other_workers(recipe));
   const auto own_steps = [&, before = made[static_cast<std::size_t>(world.rank)]] {
     return before + static_cast<std::int64_t>(optimizer.steps());
@@ -419,7 +422,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     const double lr = learner.begin_step(done, optimizer);
     const double loss = learner.gradient(step, optimizer);
     optimizer.step();
-    if (ema && !optimizer.joined()) ema->update();
+    if (ema && !optimizer.joined() && optimizer.counts()) ema->update();
     const Statistics now = optimizer.statistics();
     const std::int64_t own = own_steps(), before = std::exchange(done, done_after(own, now));
     if (optimizer.joined()) continue;

@@ -15,6 +15,7 @@ TRAINED = 120  # or this one, where a newcomer must show what it has taken
 DONOR = 3  # is asked first by VICTIM
 LATE = 3  # comes later, with launch = later
 VICTIM = 2  # in the ring its neighbours are 1 and 3, and 0 is none
+LOST = (0, 1)  # whose hosts are lost, with launch = elsewhere
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,17 @@ class Fault:
     act: Callable | None = None  # act(run): from outside, once all have logged STEP or TRAINED
     arguments: tuple = ()
     # local: one launcher; ranks: each by itself; later: likewise, but LATE does not begin the run;
-    # hosts: on emulated hosts
+    # hosts: on emulated hosts; elsewhere: likewise, with a spare host for each of LOST
     launch: str = "local"
     variables: tuple = ()  # of the environment of all workers: (name, value)
     changed: tuple = ()  # launch = ranks: arguments and variables of worker VICTIM alone
     steps: int = 160
     only: str = ""  # for one scheme: the others do not have this place
     smoke: bool = False  # in `make test`
+
+    @property
+    def on_hosts(self):
+        return self.launch in ("hosts", "elsewhere")
 
 
 def dies(phase, victim=VICTIM, what="", **more):
@@ -134,6 +139,18 @@ def split(seconds):
     return act
 
 
+def hosts_are_lost(run):
+    """Nobody sees that the workers there have ended. When the others pause, they are started again."""
+    for host in LOST:
+        run.cable("--cut", host)
+    for host in LOST:
+        run.kill_workers_of(host)
+    pauses = [re.compile(rf"starling\[{rank}\]: .* pauses: it misses workers 0, 1") for rank in (2, 3)]
+    run.until(lambda steps: all(run.time_of(pattern) for pattern in pauses), "the others pause")
+    stay_parted(run, 3)
+    run.again.touch()
+
+
 PAUSE = (("STARLING_PARTITION", "pause"),)
 
 FAULTS = [
@@ -219,6 +236,10 @@ FAULTS = [
     Fault("first-cut-pauses", "the cable of the host with the store is pulled for 12 s, with pause", Expect(
         stands=(0,), says=(r"starling\[0\]: .* pauses: it misses workers ",)),
         act=cut(0, 12), launch="hosts", steps=2000, variables=PAUSE),
+    Fault("starts-elsewhere", "two of four hosts are lost, with the store; their workers start on others, with pause", Expect(
+        code=137, joins=LOST, stands=(0, 1, 2, 3),  # 137: of those that were killed
+        says=(r"starling\[[23]\]: this worker sees enough of the others again",)),
+        act=hosts_are_lost, launch="elsewhere", steps=2000, variables=(*PAUSE, ("STARLING_REJOIN", "1"))),
     Fault("other-recipe", "a worker with another model", Expect(
         code=None, result=False, says=("the workers differ in",)), launch="ranks",
         changed=(("--model.width", "12"), {})),

@@ -39,7 +39,7 @@ import time
 import uuid
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent / folder) for folder in (".", "../train")]
-from faults import FAULTS, LATE, STEP, TRAINED, VICTIM, WORKERS, Expect, Fault, compiled  # noqa: E402
+from faults import FAULTS, LATE, LOST, STEP, TRAINED, VICTIM, WORKERS, Expect, Fault, compiled  # noqa: E402
 from runs import free_port, metrics_of, write_images  # noqa: E402
 from watched import Hang, Watched  # noqa: E402
 
@@ -51,6 +51,21 @@ APART = 1e-3  # a consensus distance; workers that do not mix are at 0.1
 EVERY = 20  # steps between checkpoints, and between tests
 FIRED = re.compile(r"starling\[(\d)\]: failpoint ")
 JOINED = re.compile(r"starling\[(\d)\]: this worker has joined the run after step (\d+), with the state of worker \d")
+# The spare hosts wait for a file, and then run the first workers again. The store has an address of
+# its own, which goes with rank 0. The shell's own messages, as of a killed process, are not shown.
+ELSEWHERE = """
+exec 3>&2 2>/dev/null
+again=$1 workers=$2
+shift 2
+export MASTER_ADDR=10.99.0.200 WORLD_SIZE=$workers
+if [ "$RANK" -ge "$workers" ]; then
+  until [ -e "$again" ]; do sleep 0.1; done
+  export RANK=$((RANK - workers))
+fi
+[ "$RANK" != 0 ] || ip address add "$MASTER_ADDR/24" dev eth0
+"$@" 2>&3
+exit $?
+"""
 A_LINE = re.compile(r"(starling|cluster)(\[\d+\])?: |step \d+")
 
 
@@ -73,13 +88,8 @@ class Cell:
             changed["STARLING_FAIL"] = self.fault.fail
         if self.fault.launch == "local":
             return Watched(self.out, ([*self.command(), "--workers", WORKERS], {}), **changed)
-        if self.fault.launch == "hosts":
-            name = f"faults-{uuid.uuid4().hex[:8]}"
-            run = Watched(self.out, ([CLUSTER, "--name", name, "--hosts", WORKERS, "--rate", "0", "--grace", "600",
-                                      "--", *self.command()], {}), **changed)
-            run.switch = f"starling-{name}-switch"
-            run.cable = lambda way, host: subprocess.run([CLUSTER, "--name", name, way, str(host)], check=True)
-            return run
+        if self.fault.on_hosts:
+            return self.start_on_hosts(f"faults-{uuid.uuid4().hex[:8]}", changed)
         port = free_port("127.0.0.1")
         commands = []
         for rank in range(WORKERS):
@@ -91,6 +101,18 @@ class Cell:
         late = commands.pop(LATE) if self.fault.launch == "later" else None
         run = Watched(self.out, *commands, **changed)
         run.late = late
+        return run
+
+    def start_on_hosts(self, name, variables):
+        hosts, command, again = WORKERS, self.command(), self.folder / f"{name}-again"
+        if self.fault.launch == "elsewhere":
+            hosts += len(LOST)
+            command = ["sh", "-c", ELSEWHERE, "sh", again, WORKERS, *command]
+        run = Watched(self.out, ([CLUSTER, "--name", name, "--hosts", hosts, "--rate", "0", "--grace", "600",
+                                  "--", *command], {}), **variables)
+        run.switch, run.again = f"starling-{name}-switch", again
+        run.cable = lambda way, host: subprocess.run([CLUSTER, "--name", name, way, str(host)], check=True)
+        run.kill_workers_of = lambda host: kill_workers_in(f"starling-{name}-{host}")
         return run
 
     def run(self, undisturbed=None):
@@ -146,7 +168,7 @@ class Cell:
         joined = [int(found[1]) for _, message in run.messages if (found := JOINED.search(message))]
         if expect.again:
             self.require(set(joined) == set(expect.joins), f"joins: {joined} have joined")
-        elif self.fault.launch != "hosts":
+        elif self.fault.launch != "hosts":  # where one may join or not
             self.require(sorted(joined) == sorted(expect.joins), f"joins: {joined} have joined")
         for victim in expect.dead + expect.joins:
             saw = run.time_of(re.compile(rf"starling\[(?!{victim})\d\]: .*worker {victim}( is gone|'s block .* jumps)"),
@@ -248,6 +270,14 @@ def loss_of_new(records):
     return max(filter(None, (mean_loss(of, 0) for of in records.values())), default=0)
 
 
+def kill_workers_in(host):
+    """The starling processes in this network namespace."""
+    found = subprocess.run(["ip", "netns", "pids", host], check=True, stdout=subprocess.PIPE, text=True).stdout
+    for pid in map(int, found.split()):
+        if os.path.samefile(f"/proc/{pid}/exe", os.environ["STARLING"]):
+            os.kill(pid, 9)
+
+
 def shared_memory():
     return {path.name for path in pathlib.Path("/dev/shm").iterdir()}
 
@@ -338,9 +368,9 @@ def main():
         return 0
     if "STARLING" not in os.environ:
         parser.error("set STARLING to the path of the starling command")
-    if any(fault.launch == "hosts" for fault in chosen) and not may_emulate_hosts():
+    if any(fault.on_hosts for fault in chosen) and not may_emulate_hosts():
         print("matrix: no emulated hosts here, so their faults are left out: they need root", file=sys.stderr)
-        chosen = [fault for fault in chosen if fault.launch != "hosts"]
+        chosen = [fault for fault in chosen if not fault.on_hosts]
     options.out.mkdir(parents=True, exist_ok=True)
 
     def keep(cells):

@@ -42,8 +42,8 @@ BUGS = [
         ("starling/exchange/exchange.cpp", "  if (!finite) {", "  finite = true;\n  if (!finite) {")),
         schemes=("cta",)),
     Bug("jumps-are-not-refused", "value-jumps", (
-        ("starling/exchange/jump_guard.cpp", "return usual > 0 && !(distance <= options_.factor * usual);",
-         "return usual > 0 && distance < 0;"),)),
+        ("starling/exchange/usual_distance.cpp", "return usual > 0 && !(distance <= factor * usual);",
+         "return usual > 0 && distance < -factor;"),)),
     Bug("an-average-waits-for-the-dead", "dies-in-average", (
         ("starling/exchange/averages.cpp", "  was_away(rank);\n  protocol_.gone(rank);", "  was_away(rank);"),),
         schemes=("cta",)),
@@ -56,6 +56,12 @@ BUGS = [
          "now - asked > silent / 5 : false)"),), schemes=("cta",)),
     Bug("a-part-that-is-cut-off-goes-on", "split-pauses", (
         ("starling/optim/partition.cpp", "  if (exchange->sees_majority()) return;", "  return;"),), schemes=("cta",)),
+    Bug("workers-that-started-again-are-missed", "starts-elsewhere", (
+        ("starling/optim/partition.cpp", "if (unseen.contains(rank)) exchange->has_ended(rank);",
+         "(void)unseen.contains(rank);"),), schemes=("cta",)),
+    Bug("an-empty-store-is-that-of-a-new-run", "starts-elsewhere", (
+        ("starling/optim/membership.cpp", "if (begins && (awaited == first || !world.fate(awaited).empty()))",
+         "if (begins)"),), schemes=("cta",)),
     Bug("terms-are-not-compared", "other-recipe", (
         ("starling/optim/agreement.cpp", "return most_and_least[0] == -most_and_least[1];", "return true;"),),
         schemes=("cta",)),

@@ -92,6 +92,33 @@ TEST(Checkpoint, AWorkerThatIsNotFiniteIsNotInItsAverageModel) {
   EXPECT_THAT(said.all(), testing::ElementsAre(HasSubstr("worker-2.safetensors: left out")));
 }
 
+TEST(Checkpoint, AWorkerWhoseValuesHaveJumpedHasNoFile) {
+  const Folder folder;
+  LogLines said;
+  flock(4, [&](int i, World& world) {
+    if (i == 2) world.log = said.log();
+    Net net;
+    Options guarded{.topology = "ring"};
+    guarded.jump_guard = 1000;
+    Optimizer optimizer(net, SGD{.lr = 0.1}, guarded, world);
+    train(net, optimizer, i, 0, 40);
+    if (i == 2) {
+      const c10::AutoGradMode no_gradient(false);
+      net.large.fill_(1e6);
+    }
+    train(net, optimizer, i, 40, 41);
+    EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 41}));
+    nobody_leaves_yet(optimizer);
+  });
+  const Checkpoint checkpoint(folder.path);
+  std::vector<int> workers;
+  for (const WorkerFile& file : checkpoint.manifest().files) workers.push_back(file.worker);
+  EXPECT_THAT(workers, testing::ElementsAre(0, 1, 3));
+  EXPECT_EQ(checkpoint.manifest().workers, 4);
+  EXPECT_THAT(said.text(), HasSubstr("the checkpoint of step 41 has no file of this worker, whose parameters "
+                                     "are far from most neighbours'"));
+}
+
 TEST(Checkpoint, TheStateOfTorchsOptimizersHasTorchsNames) {
   const Folder folder;
   Net net;

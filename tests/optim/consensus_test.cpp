@@ -273,5 +273,31 @@ TEST(Consensus, AWorkerWhoseValuesHaveJumpedIsLeftOut) {
   }
 }
 
+// The blocks in flight are waited for, since they show it.
+TEST(Consensus, ValuesThatJumpedInTheLastStepAreLeftOut) {
+  constexpr int kRing = 4;  // workers
+  constexpr double kWell = 1e4;
+  flock(kRing, [&](int i, World& world) {
+    Setting guarded{"", {.topology = "ring", .scheme = {"cta"}}};
+    guarded.options.jump_guard = 1000;
+    Member member(guarded, world);
+    member.train(i, 0, 40, 1);
+    EXPECT_TRUE(member.optimizer->counts(/*waits=*/true));
+    if (i == 2) member.set(1e6);
+    member.train(i, 40, 1, 1);
+    {
+      const Consensus average(*member.optimizer);
+      EXPECT_EQ(average.workers(), kRing - 1);
+      EXPECT_LT(member.p.abs().max().item<double>(), kWell);
+    }
+    EXPECT_EQ(member.optimizer->counts(), i != 2);
+    Consensus(*member.optimizer).keep();
+    EXPECT_TRUE(member.optimizer->counts(/*waits=*/true));
+    member.train(i, 41, 3, 1);
+    EXPECT_EQ(Consensus(*member.optimizer).workers(), kRing);
+    nobody_leaves_yet(*member.optimizer);
+  });
+}
+
 }  // namespace
 }  // namespace starling

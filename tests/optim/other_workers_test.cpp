@@ -201,6 +201,49 @@ TEST(OtherWorkers, FilesOfLostWorkersArePassedOver) {
   EXPECT_THAT(refusal([&] { load_run(s, folder, 3, OtherWorkers::refuse); }), HasSubstr("worker 1"));
 }
 
+// Worker 1 has a model, or a moment, that is not finite. A mask is infinite at all workers.
+TEST(OtherWorkers, WhatIsNotFiniteGoesToNobody) {
+  for (const bool moment : {false, true}) {
+    SCOPED_TRACE(moment);
+    const Folder folder;
+    const Setting s{SGD{.lr = 0.1, .momentum = 0.9}, {.topology = "complete"}, 3};
+    flock(s.workers, [&](int i, World& world) {
+      Run run(s, world);
+      train(run.net, *run.optimizer, i, 0, 2);
+      OptimizerState state = copy_of(run.optimizer->state());
+      state.tensors.at("model.mean").fill_(-INFINITY);
+      if (i == 1) state.tensors.at(moment ? "m.large" : "model.large").fill_(NAN);
+      run.optimizer->set_state(state);
+      EXPECT_TRUE(save_checkpoint(*run.optimizer, folder.path, {.step = 7}));
+    });
+    for (const OtherWorkers how : {OtherWorkers::copy, OtherWorkers::average}) {
+      const auto states = results_of(2, [&](int, World& world) {
+        Run run(s, world);
+        load_checkpoint(*run.optimizer, Checkpoint(folder.path), how);
+        nobody_leaves_yet(*run.optimizer);
+        return copy_of(run.optimizer->state());
+      });
+      for (int i = 0; i < 2; ++i) {
+        SCOPED_TRACE(i);
+        const Tensors& now = states[static_cast<std::size_t>(i)].tensors;
+        const bool copies_it = moment && how == OtherWorkers::copy && i == 1;  // its own state
+        EXPECT_EQ(at::isfinite(now.at("m.large")).all().item<bool>(), !copies_it);
+        EXPECT_TRUE(at::isfinite(now.at("model.large")).all().item<bool>());
+        EXPECT_TRUE(at::equal(now.at("model.mean"), at::full({3}, -INFINITY)));
+        if (how == OtherWorkers::copy && !moment) {
+          EXPECT_TRUE(at::equal(now.at("model.large"), in_file(folder, i == 0 ? 0 : 2).at("model.large")));
+        }
+        if (how == OtherWorkers::average && moment) {
+          const Tensor mean = (in_file(folder, 0).at("m.large").to(at::kDouble) +
+                               in_file(folder, 2).at("m.large").to(at::kDouble)) /
+                              2;
+          EXPECT_TRUE(at::equal(now.at("m.large"), mean.to(at::kFloat)));
+        }
+      }
+    }
+  }
+}
+
 TEST(OtherWorkers, AreRefusedUnlessTheCallerChooses) {
   const Folder folder;
   const Setting s{SGD{.lr = 0.1}, {.topology = "complete"}, 3};

@@ -1,5 +1,7 @@
 #include "starling/train/ema.h"
 
+#include <fmt/format.h>
+
 #include "starling/checkpoint/consensus.h"
 #include "starling/core/error.h"
 #include "starling/optim/checkpoint.h"
@@ -84,6 +86,68 @@ TEST(Ema, ShowsTheAverageOfAllWorkers) {
   }
 }
 
+// A wrong value would stay for many steps.
+TEST(Ema, LeavesOutWhatIsNotFiniteAndWithAGuardWhatJumps) {
+  struct Case {
+    double to, jump_guard;
+    bool taken;
+  };
+  for (const auto& [to, jump_guard, taken] : {Case{NAN, 0, false},
+                                              {INFINITY, 0, false},
+                                              {NAN, 20, false},
+                                              {1e6, 20, false},
+                                              {1e6, 0, true},
+                                              {20, 20, true}}) {
+    SCOPED_TRACE(fmt::format("to {}, guard {}", to, jump_guard));
+    LogLines said;
+    Net net;
+    Ema ema(net, kDecay, jump_guard, said.log());
+    const auto step = [&](int t) { net.set(1 + 0.1 * t); };
+    for (int t = 0; t < 40; ++t) {
+      step(t);
+      EXPECT_TRUE(ema.update()) << t;
+    }
+    const Tensor x = value_of(ema, "ema.x").clone(), mean = value_of(ema, "ema.mean").clone();
+    step(40);
+    {
+      const c10::AutoGradMode no_gradient(false);
+      net.x[7] = to;
+    }
+    EXPECT_EQ(ema.update(), taken);
+    EXPECT_EQ(at::equal(value_of(ema, "ema.x"), x), !taken);
+    EXPECT_EQ(at::equal(value_of(ema, "ema.mean"), mean), !taken);
+    EXPECT_EQ(said.text().find("the moving average leaves out a step") != std::string::npos, !taken);
+    step(41);
+    EXPECT_TRUE(ema.update());
+    EXPECT_EQ(said.all().size(), taken ? 0U : 1U);
+  }
+}
+
+TEST(Ema, FollowsALastingChange) {
+  LogLines said;
+  Net net;
+  Ema ema(net, kDecay, 20, said.log());
+  for (int t = 0; t < 40; ++t) {
+    net.set(1 + 0.1 * t);
+    EXPECT_TRUE(ema.update());
+  }
+  net.set(1e6);
+  for (std::size_t t = 1; t < UsualDistance::kEnough; ++t) EXPECT_FALSE(ema.update()) << t;
+  EXPECT_TRUE(ema.update());
+  EXPECT_TRUE(ema.update());
+  EXPECT_EQ(said.all().size(), 1U);
+}
+
+TEST(Ema, ABufferThatIsNotFiniteIsLeftOutAlone) {
+  Net net;
+  Ema ema(net, kDecay);
+  net.set(3);
+  net.mean.fill_(NAN);
+  EXPECT_TRUE(ema.update());
+  EXPECT_TRUE(is_all(value_of(ema, "ema.x"), kDecay + (1 - kDecay) * 3));
+  EXPECT_TRUE(is_all(value_of(ema, "ema.mean"), 5));
+}
+
 TEST(Ema, AWorkerWhoseAverageIsNotFiniteDoesNotCount) {
   flock(kWorkers, [&](int i, World& world) {
     LogLines warned;
@@ -91,9 +155,10 @@ TEST(Ema, AWorkerWhoseAverageIsNotFiniteDoesNotCount) {
     Net net;
     Optimizer optimizer(net, SGD{.lr = 0.1}, {.topology = "ring"}, world);
     Ema ema(net, kDecay);
-    net.set(i == 2 ? NAN : 3.0 + i);
+    net.set(3.0 + i);
     ema.update();
-    net.set(1);  // the parameters are finite again
+    if (i == 2) value_of(ema, "ema.x").fill_(NAN);  // as a state from elsewhere may be
+    net.set(1);
     {
       const Consensus average(optimizer);
       ema.show_average(optimizer);

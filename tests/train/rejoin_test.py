@@ -120,22 +120,38 @@ class Rejoin(Run):
                       "again", stderr)
         self.assertRegex(stderr, r"starling\[1\]: this worker has joined the run after step")
 
-    def test_a_worker_may_come_later(self):
-        places = {"WORLD_SIZE": str(WORKERS), "LOCAL_WORLD_SIZE": str(WORKERS), "MASTER_ADDR": "127.0.0.1",
-                  "MASTER_PORT": str(free_port("127.0.0.1")), "STARLING_REJOIN": "1",
-                  "STARLING_INITIAL_SIZE": str(WORKERS - 1)}
+    def by_itself(self, **places):
+        """A function that starts a worker without a launcher. Rank 0 hosts the store."""
+        places |= {"WORLD_SIZE": str(WORKERS), "LOCAL_WORLD_SIZE": str(WORKERS), "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(free_port("127.0.0.1")), "STARLING_REJOIN": "1"}
+        return lambda rank: self.start("--run.steps", str(STEPS), workers=0, RANK=str(rank), LOCAL_RANK=str(rank),
+                                       **places)
 
-        def start(rank):
-            return self.start("--run.steps", str(STEPS), workers=0, RANK=str(rank), LOCAL_RANK=str(rank), **places)
-
-        begun = [start(rank) for rank in range(WORKERS - 1)]
-        self.until(begun[0], lambda steps: len(steps) == WORKERS - 1 and min(steps.values()) >= 10)
-        begun.append(start(WORKERS - 1))
-        said = [self.finish(process, 0)[1] for process in begun]
+    def check_joined(self, *processes):
+        """All finish, and the last of them has joined the others."""
+        said = [self.finish(process, 0)[1] for process in processes]
         self.assertRegex(said[-1], r"this worker has joined the run after step \d\d+, with the state of worker \d")
         summary = self.summary()
         self.assertEqual((summary["workers"], summary["workers_lost"]), (WORKERS, 0), said)
         self.assertGreaterEqual(summary["worst_accuracy"], 0.9)
+
+    def all_train(self, begun):
+        self.until(begun[0], lambda steps: len(steps) == len(begun) and min(steps.values()) >= 10)
+
+    def test_a_worker_may_come_later(self):
+        start = self.by_itself(STARLING_INITIAL_SIZE=str(WORKERS - 1))
+        begun = [start(rank) for rank in range(WORKERS - 1)]
+        self.all_train(begun)
+        self.check_joined(*begun, start(WORKERS - 1))
+
+    @long
+    def test_the_first_comes_back_to_an_empty_store_of_its_own(self):
+        start = self.by_itself(STARLING_TOKEN="the-token-of-this-run")
+        first, *others = (start(rank) for rank in range(WORKERS))
+        self.all_train([first, *others])
+        first.kill()
+        first.communicate()
+        self.check_joined(*others, start(0))
 
     def test_none_is_left_to_join(self):
         process = self.start_again("--run.steps", 100 * STEPS)

@@ -56,6 +56,7 @@ void PairScheme::attach(const Connection& connection) {
                         .needs_all = !connection.renewed,
                         .silent = world_.timeouts.silent,
                         .jump_guard = options_.jump_guard,
+                        .usual = connection.usual,
                         .interrupted = world_.interrupted};
   choose(options, connection.of_members);
   options.rates = options.rates.for_ranks(connection.members, world_.size);

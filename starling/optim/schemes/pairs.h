@@ -51,7 +51,8 @@ class PairScheme : public Scheme {
     return gossip_ ? std::optional(gossip_->statistics()) : std::nullopt;
   }
   bool sent_finite() const override { return gossip_->sent_finite(); }
-  bool is_apart() const override { return gossip_->is_apart(); }
+  Standing standing() const override { return gossip_->standing(); }
+  std::vector<UsualDistance> usual() const override { return gossip_->usual(); }
 
  protected:
   // Sets, in `options`, the pairs and the algorithm. All other options are set already.

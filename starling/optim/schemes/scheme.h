@@ -36,6 +36,7 @@ struct Connection {
   const Schedule& of_members;          // the same for the members alone, by their place
   std::vector<int> members{};          // ranks
   bool renewed = false;                // not the first one: a member may be gone before all have met
+  std::vector<UsualDistance> usual{};  // Scheme::usual() on the connection before
   Exchange* exchange = nullptr;        // with rounds
   Collectives* collectives = nullptr;  // with Path::gradients
   Collectives* inside_node = nullptr;  // with a hierarchy
@@ -113,8 +114,9 @@ class Scheme {
   virtual std::optional<GossipStatistics> gossip() const { return {}; }
   // Whether all blocks of the last exchange were finite when they were sent.
   virtual bool sent_finite() const { return exchange_->sent_finite(); }
-  // Whether the neighbours find that this worker's blocks have jumped (exchange/jump_guard.h).
-  virtual bool is_apart() const { return exchange_->is_apart(); }
+  // See exchange/jump_guard.h.
+  virtual Standing standing() const { return exchange_->standing(); }
+  virtual std::vector<UsualDistance> usual() const { return exchange_->usual(); }
 
  protected:
   explicit Scheme(const SchemeParts& parts)

@@ -13,6 +13,7 @@
 
 #include "starling/core/error.h"
 #include "starling/core/text.h"
+#include "starling/core/with_lock.h"
 #include "starling/transport/c10d/in_time.h"
 #include "starling/transport/c10d/one_line.h"
 #include "starling/transport/c10d/socket.h"
@@ -61,6 +62,15 @@ std::string gone_server(const std::vector<SocketAddress>& server) {
   return fmt::format("nobody listens at {} port {}", server[0].host(), server[0].port());
 }
 
+// Says why a TCPStore's server is gone from all addresses that its name has now.
+std::function<std::string()> gone_from(const std::string& host, int port) {
+  try {
+    return std::bind_front(gone_server, resolve_all(host, port));
+  } catch (const Error&) {
+    return [] { return std::string(); };  // only the store's own resolver knows the name
+  }
+}
+
 std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) {
   if (auto* const file = dynamic_cast<c10d::FileStore*>(store.get())) {
     return [path = file->getPath()] {
@@ -68,13 +78,8 @@ std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) 
                                            : fmt::format("the file {} is gone", in_quotes(path));
     };
   }
-  if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get())) {
-    try {
-      return std::bind_front(gone_server, resolve_all(tcp->getHost(), tcp->getPort()));
-    } catch (const Error&) {
-      // Only the store's own resolver knows the name.
-    }
-  }
+  if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get()))
+    return gone_from(tcp->getHost(), tcp->getPort());
   return [] { return std::string(); };
 }
 
@@ -107,6 +112,10 @@ C10dStore::Connection C10dStore::connection() {
   return connection_;
 }
 
+std::string C10dStore::why_gone() {
+  return with_lock(mutex_, [this] { return gone_; })();
+}
+
 void C10dStore::is_lost(int connection, const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (connection != connection_.number) return;  // there is a new one
@@ -123,7 +132,15 @@ void C10dStore::join_again(const std::string& what) {
   auto attempt = std::make_shared<int>();
   attempt_ = attempt;
   lock.unlock();
-  if (const std::string why = gone_(); !why.empty()) throw Failed(why);
+  if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(without_prefix(given_).get())) {
+    // The name may be another host's by now, on which the store was started again.
+    auto there = in_time([host = tcp->getHost(), port = tcp->getPort()] { return gone_from(host, port); },
+                         Limit{patience_});
+    lock.lock();
+    gone_ = std::move(there);
+    lock.unlock();
+  }
+  if (const std::string why = why_gone(); !why.empty()) throw Failed(why);
   auto fresh =
       in_time(Owned{given_, [attempt = std::move(attempt)](c10d::Store& before) { return before.clone(); }},
               Limit{patience_});
@@ -144,7 +161,7 @@ auto C10dStore::work(const std::string& what, Duration patience, const Interrupt
     join_again(what);
     // After a pause it looks for the server first: torch would say in ten lines that it is gone.
     if (Clock::now() - answered_.load() > kPause) {
-      if (std::string none = gone_(); !none.empty()) throw Failed(none);
+      if (std::string none = why_gone(); !none.empty()) throw Failed(none);
     }
     Connection present = connection();
     number = present.number;

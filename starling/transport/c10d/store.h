@@ -49,16 +49,17 @@ class C10dStore final : public Store {
   };
   Connection connection();
   void join_again(const std::string& what);
+  std::string why_gone();
   void is_lost(int connection, const std::string& why);
   void release(c10::intrusive_ptr<c10d::Store> store) const;
 
   const std::chrono::milliseconds patience_;
   c10::intrusive_ptr<c10d::Store> given_;  // perhaps the server: it lives as long as this
   std::string place_;                      // "the store at 192.0.2.1 port 29500"
-  std::function<std::string()> gone_;      // why the store is gone, or ""
   std::atomic<Time> answered_ = Clock::now();
 
-  std::mutex mutex_;  // of the following
+  std::mutex mutex_;                   // of the following
+  std::function<std::string()> gone_;  // why the store is gone, or ""
   Connection connection_;
   std::string lost_;  // why, if it is
   Time ask_again_{};

@@ -1,0 +1,145 @@
+// Workers that leave and come back while the others train. Each scheme of the table.
+#include "tests/optim/every_scheme.h"
+#include "tests/optim/seat.h"
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class Rejoin : public EveryScheme {
+ protected:
+  static constexpr int kAverageEvery = 3;  // steps, by the count of the run
+
+  // One life of a worker.
+  struct Life {
+    Life(const World& world, const Options& options)
+        : optimizer(std::vector<Tensor>{x, y}, AdamW{.lr = 0.01}, options, world) {
+      optimizer.add_to_state({{"mine", mine}});
+    }
+    // A step, and, as all do after the same steps, an operation of two averages.
+    void step(int i, float scale = 1) {
+      x.mutable_grad() = scale * (x.detach() - centre(i, static_cast<int>(optimizer.steps())));
+      y.mutable_grad() = scale * (y.detach() - i);
+      optimizer.step();
+      mine.fill_(static_cast<double>(optimizer.steps()));
+      if (optimizer.joined() || optimizer.steps() % kAverageEvery != 0) return;
+      const Operation operation(optimizer);
+      for (float one : {1.0F, 2.0F}) {
+        const float before = one;
+        EXPECT_GE(optimizer.average({&one, 1}), 1);
+        EXPECT_EQ(one, before);
+      }
+    }
+
+    Tensor x = parameter({7}), y = parameter({3, 2}, 1), mine = at::zeros({1});
+    Optimizer optimizer;
+  };
+};
+
+TEST_P(Rejoin, AWorkerThatIsStartedAgainTakesPartAgain) {
+  if (info().traits.path == Path::gradients) {
+    EXPECT_THAT(refusal<UsageError>(
+                    [&] { flock(2, [&](int, World& world) { Life life(seat_of(world), options()); }); }),
+                HasSubstr("rejoin is not for scheme"));
+    return;
+  }
+  std::atomic<std::uint64_t> last = ~std::uint64_t{0};  // step; unknown before the worker is back
+  flock(kMany, [&](int i, World& world) {
+    auto life = std::make_unique<Life>(seat_of(world), options());
+    EXPECT_EQ(life->optimizer.steps(), 0U);
+    if (i == 2) {
+      while (life->optimizer.steps() < 5) life->step(i);
+      life.reset();
+      life = std::make_unique<Life>(seat_of(world), options());
+      EXPECT_GE(life->optimizer.steps(), 4U);
+      EXPECT_GT(life->mine.item<double>(), 0) << "the caller's tensors come too";
+      const OptimizerState state = life->optimizer.state();
+      EXPECT_GT(state.tensors.at("m.0.0").abs().max().item<double>(), 0) << "so does the rule's state";
+      EXPECT_FALSE(at::equal(life->x, at::zeros({7})));
+      last = life->optimizer.steps() + 12;
+    }
+    while (life->optimizer.steps() < last) life->step(i);
+    nobody_leaves_yet(life->optimizer);
+    EXPECT_THAT(life->optimizer.statistics().lost, IsEmpty());
+    const Consensus consensus(life->optimizer);
+    EXPECT_EQ(consensus.workers(), kMany);
+    EXPECT_LT(consensus.distance(), 1);
+  });
+}
+
+TEST_P(Rejoin, TheRunBeginsWithSomeAndTheOthersComeLater) {
+  if (info().traits.path == Path::gradients) return;  // refused, as above
+  for (const int initial : {1, kMany - 1}) {
+    SCOPED_TRACE(initial);
+    std::atomic<int> there = initial;
+    std::atomic<std::uint64_t> last = ~std::uint64_t{0};  // step; unknown before all are there
+    flock(kMany, [&](int i, World& world) {
+      world = seat_of(world);
+      world.initial_size = initial;
+      Life life(world, options());
+      if (i >= initial && ++there == kMany) last = life.optimizer.steps() + 12;
+      while (life.optimizer.steps() < last) life.step(i);
+      nobody_leaves_yet(life.optimizer);
+      EXPECT_THAT(life.optimizer.statistics().lost, IsEmpty());
+      const Consensus consensus(life.optimizer);
+      EXPECT_EQ(consensus.workers(), kMany);
+      EXPECT_LT(consensus.distance(), 1);
+    });
+  }
+}
+
+// Values that one worker's parameters get in mid-run.
+struct Corrupt {
+  double to;  // they become
+  double jump_guard;
+};
+
+// A worker that others push to may also become well by their blocks alone.
+TEST_P(Rejoin, AWorkerWithNaNsOrValuesThatJumpBecomesWellAndHarmsNobody) {
+  constexpr double kWell = 10;  // values below this
+  constexpr int kCalm = 12;     // steps
+  if (!mixes()) return;
+  for (const auto& [to, jump_guard] : {Corrupt{NAN, 0}, Corrupt{1e6, 1000}}) {
+    SCOPED_TRACE(to);
+    Options guarded = options();
+    guarded.jump_guard = jump_guard;
+    if (refusal<UsageError>([&] { check_options(guarded, kMany, kMany, false); }) != "accepted") continue;
+    std::atomic<std::uint64_t> last = ~std::uint64_t{0};  // step; unknown before the worker is well
+    std::atomic<std::uint64_t> refused = 0;
+    std::atomic<int> ready = 0;  // guards
+    flock(kMany, [&](int i, World& world) {
+      world.log = [&](Level, const std::string& line) { ready += line.starts_with("jump_guard:") ? 1 : 0; };
+      Life life(seat_of(world), guarded);
+      const auto is_well = [&] { return (life.x.abs() < kWell).all().item<bool>(); };
+      while (life.optimizer.steps() < 5 || (i == 2 && jump_guard > 0 && ready < kMany)) life.step(i);
+      if (i == 2) {
+        if (std::isnan(to)) {
+          life.step(i, NAN);
+        } else {
+          const c10::AutoGradMode no_gradient(false);
+          life.x.fill_(to);
+        }
+        for (int calm = 0; calm < kCalm;) {
+          life.step(i);
+          calm = is_well() && !life.optimizer.joined() ? calm + 1 : 0;
+        }
+        last = life.optimizer.steps() + kCalm;
+      }
+      while (life.optimizer.steps() < last) life.step(i);
+      EXPECT_TRUE(is_well());
+      refused += life.optimizer.statistics().jumped;
+      nobody_leaves_yet(life.optimizer);
+      const Consensus consensus(life.optimizer);
+      EXPECT_EQ(consensus.workers(), kMany);
+      EXPECT_LT(consensus.distance(), kWell);
+    });
+    EXPECT_EQ(refused > 0, jump_guard > 0);
+  }
+}
+STARLING_EVERY_SCHEME(Rejoin);
+
+}  // namespace
+}  // namespace starling
