@@ -209,7 +209,7 @@ TEST_F(TcpEdges, AStoreThatDoesNotAnswerKeepsNobodyFromStopping) {
       changed.wait(lock, [&] { return free; });
       returned = true;
       changed.notify_all();
-      return "127.0.0.1:1";
+      throw StoreLost("gone");
     }
     bool wait(const bool& what) {
       std::unique_lock lock(mutex);
@@ -232,9 +232,11 @@ TEST_F(TcpEdges, AStoreThatDoesNotAnswerKeepsNobodyFromStopping) {
     EXPECT_FALSE(store->returned);
     store->free = true;
   }
-  // The thread that was left behind ends without the objects that are gone.
+  // The thread that was left behind ends without the objects that are gone, and without a word.
   store->changed.notify_all();
   EXPECT_TRUE(store->wait(store->returned));
+  EXPECT_TRUE(eventually([&] { return store.use_count() == 2; }));  // this one, and the world's
+  EXPECT_EQ(logged(), "");
 }
 
 TEST_F(TcpEdges, APeerThatListensButDoesNotComeBackIsLostAfterSilence) {
