@@ -1,12 +1,17 @@
 // The risks of edges over TCP, between peers that know each other: damage, liars, silence, killed
 // processes and stores that are gone. tcp_handshake_test.cpp has the strangers.
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include "peer_process.h"
 #include "tcp_edges.h"
@@ -291,6 +296,28 @@ TEST_P(KilledProcess, IsLostByBothAndTheirEdgeGoesOn) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(AnyRank, KilledProcess, ::testing::Values(0, 1, 2));
+
+std::set<int> sockets() {
+  std::set<int> numbers;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int number = std::stoi(entry.path().filename());
+    struct stat status{};
+    if (fstat(number, &status) == 0 && S_ISSOCK(status.st_mode)) numbers.insert(number);
+  }
+  return numbers;
+}
+
+// A program that this one starts would keep its port open after its end.
+TEST_F(TcpEdges, NoProgramInheritsASocket) {
+  const std::set<int> before = sockets();
+  begin();
+  EXPECT_GE(sockets().size(), before.size() + 4);  // two listeners, and both ends of the edge
+  EXPECT_TRUE(eventually([&] {
+    return std::ranges::all_of(sockets(), [&](int number) {
+      return before.contains(number) || (fcntl(number, F_GETFD) & FD_CLOEXEC) != 0;
+    });
+  }));
+}
 
 class LostStore final : public Store {
  public:
