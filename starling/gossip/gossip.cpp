@@ -1,7 +1,6 @@
 #include "starling/gossip/gossip.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -96,9 +95,9 @@ void Gossip::access(int index, const std::function<void(const Held&)>& f) {
 // The momentum's constants suit the rate that was asked for. By chance, a rate below half of it is
 // not seen in a run.
 std::string Gossip::watch_rate() {
-  const auto window = static_cast<std::uint64_t>(std::max(kWatched, std::ceil(64 / own_rate_)));
+  const double window = std::max(kWatched, 64 / own_rate_);  // without a neighbour it has no end
   const std::uint64_t gradients = statistics_.gradients - watched_.gradients;
-  if (gradients < window) return "";
+  if (static_cast<double>(gradients) < window) return "";
   const double got =
       static_cast<double>(statistics_.averaged - watched_.averaged) / static_cast<double>(gradients);
   watched_ = {statistics_.gradients, statistics_.averaged};
@@ -144,7 +143,8 @@ void Gossip::pause() {
     do {
       looked = moved_;
       monitor_.wait(lock, 2 * options_.patience, [&] { return paused_ && idle_; });
-    } while (!(paused_ && idle_) && looked != moved_ && !monitor_.is_interrupted(lock));
+      // A process that was stopped may come here before its transport has heard of the pause.
+    } while (!(paused_ && idle_) && (!paused_ || looked != moved_) && !monitor_.is_interrupted(lock));
     last_gradient_.reset();  // the time until the next one is no gradient's time
   }
   for (const auto& block : blocks_) {
