@@ -300,7 +300,7 @@ INSTANTIATE_TEST_SUITE_P(AnyRank, KilledProcess, ::testing::Values(0, 1, 2));
 std::set<int> sockets() {
   std::set<int> numbers;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    const int number = std::stoi(entry.path().filename());
+    const int number = std::stoi(entry.path().filename().string());
     struct stat status{};
     if (fstat(number, &status) == 0 && S_ISSOCK(status.st_mode)) numbers.insert(number);
   }
