@@ -108,12 +108,12 @@ TEST(TlsSession, ADialersPeerMayHaveAnyAddress) {
 
 // A step of it may be waiting for its turn, while another descriptor takes the number.
 TEST(TlsStream, AClosedOneReadsFromNoDescriptor) {
+  const Tls tls({}, kToken);
   asio::io_context io;
   tcp::Tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
   tcp::Tcp::socket dialed(io);
   dialed.connect(acceptor.local_endpoint());
   tcp::Stream stream(std::move(dialed)), peer(acceptor.accept());
-  const Tls tls({}, kToken);
   int secured = 0;
   const auto count = [&](const asio::error_code& error) { secured += !error; };
   stream.async_secure(&tls, Role::dialer, count);
