@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -160,6 +161,29 @@ TEST(C10dStore, AFileThatStaysLockedIsAnErrorInTime) {
                 "\" has not answered within 0.3 s");
   EXPECT_EQ(refusal([&] { file_store(path); }), "cannot join the store in the file \"" + path +
                                                     "\": it has been locked for 5 s: is a worker stopped?");
+}
+
+// Those that ask are threads, which no other error may leave.
+TEST(C10dStore, WithoutADescriptorItIsLostForAWhile) {
+  const HostedStore hosted = launchers_store();
+  C10dStore store(hosted.store);
+  store.set("key", "value");
+  std::this_thread::sleep_for(300ms);  // after a pause it looks for the server first
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit no_more = before;
+  no_more.rlim_cur = static_cast<rlim_t>(Descriptor(dup(STDERR_FILENO)).get());  // the next number
+  setrlimit(RLIMIT_NOFILE, &no_more);
+  const std::string refused = refusal([&] { store.look("key"); });
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(refused, "store: cannot get the key 'key': cannot open a socket: Too many open files");
+  EXPECT_TRUE(eventually([&] {
+    try {
+      return store.look("key") == "value";
+    } catch (const StoreLost&) {
+      return false;
+    }
+  }));
 }
 
 TEST(C10dStore, ServesLoopbackOnlyAndEnds) {
