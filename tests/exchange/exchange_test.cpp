@@ -31,7 +31,7 @@ TEST(Exchange, OnePeriodOfBase2IsTheExactAverage) {
   }
 }
 
-// What writes the log may have a lock, under which it asks the exchange at other times.
+// A log may take a lock, under which its owner asks the exchange at other times.
 TEST(Exchange, HoldsNoLockWhileItLogs) {
   LocalHub hub(2, {.meet = milliseconds(10)});
   Exchange* asked = nullptr;

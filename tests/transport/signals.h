@@ -1,4 +1,4 @@
-// Signals that the code under test has not asked for, as timers and children of a program send them.
+// Signals that the code under test has not asked for, such as those of timers and children.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace starling {
 
-// While it lives, they come to the thread that has made it, and interrupt its system calls.
+// While it lives, they come to the thread that made it, and interrupt its system calls.
 class Signals {
  public:
   explicit Signals(std::chrono::microseconds pause) {
