@@ -10,6 +10,8 @@ namespace starling {
 namespace {
 
 constexpr std::size_t kRemembered = 2;  // averagings on an edge that its grids remember
+// The transport's thread does what it is told within this time, or never.
+constexpr std::chrono::milliseconds kOwnThread{60'000};
 
 std::set<int> asked_or_asking(const PairRates& rates, int rank) {
   std::set<int> neighbours;
@@ -139,12 +141,13 @@ void Gossip::pause() {
   });
   {
     std::unique_lock lock(monitor_.mutex);
+    // A process that was stopped may come here before its transport's thread goes on.
+    monitor_.wait(lock, kOwnThread, [&] { return paused_; });
     Time looked;
     do {
       looked = moved_;
       monitor_.wait(lock, 2 * options_.patience, [&] { return paused_ && idle_; });
-      // A process that was stopped may come here before its transport has heard of the pause.
-    } while (!(paused_ && idle_) && (!paused_ || looked != moved_) && !monitor_.is_interrupted(lock));
+    } while (!(paused_ && idle_) && looked != moved_ && !monitor_.is_interrupted(lock));
     last_gradient_.reset();  // the time until the next one is no gradient's time
   }
   for (const auto& block : blocks_) {
@@ -207,7 +210,7 @@ void Gossip::forget() {
   });
   std::unique_lock lock(monitor_.mutex);
   wait(
-      *monitor_.changed, lock, [this] { return transport_->now(); }, std::chrono::minutes(1), nobody,
+      *monitor_.changed, lock, [this] { return transport_->now(); }, kOwnThread, nobody,
       [&] { return *done; });
 }
 
