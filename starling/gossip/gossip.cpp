@@ -134,20 +134,23 @@ std::string Gossip::count_gradient() {
 }
 
 void Gossip::pause() {
-  transport_->post([this] {
+  const std::uint64_t number = ++pauses_;
+  transport_->post([this, number] {
     pairing_.pause();
-    monitor_.locked([this] { paused_ = true; });
     update_pairing();
+    const std::lock_guard lock(monitor_.mutex);
+    paused_ = number;
+    monitor_.changed->notify_all();
   });
   {
     std::unique_lock lock(monitor_.mutex);
-    // A process that was stopped may come here before its transport's thread goes on.
-    monitor_.wait(lock, kOwnThread, [&] { return paused_; });
+    // The transport's thread may still be about to resume, or have been stopped with the process.
+    monitor_.wait(lock, kOwnThread, [&] { return paused_ == number; });
     Time looked;
     do {
       looked = moved_;
-      monitor_.wait(lock, 2 * options_.patience, [&] { return paused_ && idle_; });
-    } while (!(paused_ && idle_) && looked != moved_ && !monitor_.is_interrupted(lock));
+      monitor_.wait(lock, 2 * options_.patience, [&] { return idle_; });
+    } while (!idle_ && looked != moved_ && !monitor_.is_interrupted(lock));
     last_gradient_.reset();  // the time until the next one is no gradient's time
   }
   for (const auto& block : blocks_) {
@@ -178,7 +181,7 @@ void Gossip::resume() {
     block->mixed = transport_->now();
   }
   transport_->post([this] {
-    monitor_.locked([this] { paused_ = false; });
+    monitor_.locked([this] { paused_ = 0; });
     hands_over_ = false;
     heirs_.clear();
     pairing_.resume();
@@ -246,7 +249,7 @@ void Gossip::clock_strikes() {
   int neighbour = 0;
   {
     const std::lock_guard lock(monitor_.mutex);
-    if (paused_) return void(++struck_);  // and nothing is drawn: the clock stands still
+    if (paused_ != 0) return void(++struck_);  // and nothing is drawn: the clock stands still
     neighbour = ask_times_.whom();
   }
   pairing_.want(neighbour);
