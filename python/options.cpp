@@ -101,6 +101,13 @@ py::dict rules() {
   return all;
 }
 
+std::chrono::milliseconds milliseconds_of(const char* option, double seconds) {
+  if (!(seconds > 0 && seconds <= 1e6))
+    throw UsageError(
+        fmt::format("{} = {} is not allowed: it must be above 0 and at most 1000000 s", option, seconds));
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+}
+
 Options options_of(const py::dict& given) {
   using Set = void (*)(Options&, py::handle);
   static const std::map<std::string, Set> setters{
@@ -122,9 +129,7 @@ Options options_of(const py::dict& given) {
       {"block_bytes", [](Options& o, py::handle v) { o.block_bytes = v.cast<std::int64_t>(); }},
       {"max_wait",
        [](Options& o, py::handle v) {
-         if (v.is_none()) return;
-         const std::chrono::duration<double> seconds(v.cast<double>());
-         o.max_wait = std::chrono::duration_cast<std::chrono::milliseconds>(seconds);
+         if (!v.is_none()) o.max_wait = milliseconds_of("max_wait", v.cast<double>());
        }},
       {"jump_guard", [](Options& o, py::handle v) { o.jump_guard = v.cast<double>(); }},
       {"clip", [](Options& o, py::handle v) { o.clip = v.cast<double>(); }},

@@ -134,15 +134,10 @@ void Exchange::begin_round(std::unique_lock<std::mutex>& lock) {
 }
 
 void Exchange::start(int index, bool finite) {
-  const std::lock_guard lock(monitor_.mutex);
-  if (!finite) {
-    if (not_finite_ == 0 || rounds_.now() > not_finite_ + 1)
-      log_(Level::warning, fmt::format("this worker's block {} is not finite in round {}: its neighbours go "
-                                       "on without it until it is",
-                                       index, rounds_.now()));
-    not_finite_ = rounds_.now();
-  }
+  std::unique_lock lock(monitor_.mutex);
   const SwapId id{rounds_.now(), static_cast<std::uint32_t>(index)};
+  const bool is_news = !finite && (not_finite_ == 0 || id.round > not_finite_ + 1);
+  if (!finite) not_finite_ = id.round;
   const int swaps = meetings_.at(id.round).swaps();
   auto mine = std::exchange(next_[id.block], nullptr);
   ledger_.begin(index, swaps);
@@ -151,6 +146,11 @@ void Exchange::start(int index, bool finite) {
     transport_->post([this, id, mine = std::move(mine), finite] { begin_swaps(id, mine, finite); });
   }
   if (jumped) transport_->post([this, round = id.round] { skip_to(round); });
+  lock.unlock();  // a log may ask for counts
+  if (is_news)
+    log_(Level::warning, fmt::format("this worker's block {} is not finite in round {}: its neighbours go on "
+                                     "without it until it is",
+                                     index, id.round));
 }
 
 void Exchange::restart(std::uint64_t position) {

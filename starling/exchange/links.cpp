@@ -43,6 +43,7 @@ void WorkerLinks::meet(std::chrono::milliseconds patience) {
   monitor_.wait(lock, patience + kForAReason, [&] { return all_met() || !never_met_.empty(); });
   if (all_met()) return;
   const auto fail = [&](const std::string& why) {
+    lock.unlock();  // a log may ask for counts
     if (options_.needs_all) throw Error(why);
     options_.log(Level::warning, why + ": going on without it");
   };

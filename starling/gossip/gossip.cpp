@@ -1,7 +1,6 @@
 #include "starling/gossip/gossip.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -11,6 +10,8 @@ namespace starling {
 namespace {
 
 constexpr std::size_t kRemembered = 2;  // averagings on an edge that its grids remember
+// The transport's thread does what it is told within this time, or never.
+constexpr std::chrono::milliseconds kOwnThread{60'000};
 
 std::set<int> asked_or_asking(const PairRates& rates, int rank) {
   std::set<int> neighbours;
@@ -97,9 +98,9 @@ void Gossip::access(int index, const std::function<void(const Held&)>& f) {
 // The momentum's constants suit the rate that was asked for. By chance, a rate below half of it is
 // not seen in a run.
 std::string Gossip::watch_rate() {
-  const auto window = static_cast<std::uint64_t>(std::max(kWatched, std::ceil(64 / own_rate_)));
+  const double window = std::max(kWatched, 64 / own_rate_);  // without a neighbour it has no end
   const std::uint64_t gradients = statistics_.gradients - watched_.gradients;
-  if (gradients < window) return "";
+  if (static_cast<double>(gradients) < window) return "";
   const double got =
       static_cast<double>(statistics_.averaged - watched_.averaged) / static_cast<double>(gradients);
   watched_ = {statistics_.gradients, statistics_.averaged};
@@ -134,18 +135,23 @@ std::string Gossip::count_gradient() {
 }
 
 void Gossip::pause() {
-  transport_->post([this] {
+  const std::uint64_t number = ++pauses_;
+  transport_->post([this, number] {
     pairing_.pause();
-    monitor_.locked([this] { paused_ = true; });
     update_pairing();
+    const std::lock_guard lock(monitor_.mutex);
+    paused_ = number;
+    monitor_.changed->notify_all();
   });
   {
     std::unique_lock lock(monitor_.mutex);
+    // The transport's thread may still be about to resume, or have been stopped with the process.
+    monitor_.wait(lock, kOwnThread, [&] { return paused_ == number; });
     Time looked;
     do {
       looked = moved_;
-      monitor_.wait(lock, 2 * options_.patience, [&] { return paused_ && idle_; });
-    } while (!(paused_ && idle_) && looked != moved_ && !monitor_.is_interrupted(lock));
+      monitor_.wait(lock, 2 * options_.patience, [&] { return idle_; });
+    } while (!idle_ && looked != moved_ && !monitor_.is_interrupted(lock));
     last_gradient_.reset();  // the time until the next one is no gradient's time
   }
   for (const auto& block : blocks_) {
@@ -176,7 +182,7 @@ void Gossip::resume() {
     block->mixed = transport_->now();
   }
   transport_->post([this] {
-    monitor_.locked([this] { paused_ = false; });
+    monitor_.locked([this] { paused_ = 0; });
     hands_over_ = false;
     heirs_.clear();
     pairing_.resume();
@@ -208,7 +214,7 @@ void Gossip::forget() {
   });
   std::unique_lock lock(monitor_.mutex);
   wait(
-      *monitor_.changed, lock, [this] { return transport_->now(); }, std::chrono::minutes(1), nobody,
+      *monitor_.changed, lock, [this] { return transport_->now(); }, kOwnThread, nobody,
       [&] { return *done; });
 }
 
@@ -244,7 +250,7 @@ void Gossip::clock_strikes() {
   int neighbour = 0;
   {
     const std::lock_guard lock(monitor_.mutex);
-    if (paused_) return void(++struck_);  // and nothing is drawn: the clock stands still
+    if (paused_ != 0) return void(++struck_);  // and nothing is drawn: the clock stands still
     neighbour = ask_times_.whom();
   }
   pairing_.want(neighbour);

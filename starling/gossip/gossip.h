@@ -224,10 +224,14 @@ class Gossip final : private TransportHandler {
   bool hands_over_ = false;          // the next averaging gives all (StandBy::hands_over)
   std::vector<int> heirs_;           // then: the possible receivers; empty once one has taken it
 
+  // On the training thread.
+  std::uint64_t pauses_ = 0;  // calls of pause()
+
   // With the monitor's lock.
   std::vector<std::uint64_t> made_;  // gradients by rank, as far as this worker knows
-  bool idle_ = true, paused_ = false;
-  Time moved_{};  // time of the averaging's last progress
+  bool idle_ = true;
+  std::uint64_t paused_ = 0;  // by this call of pause(); 0: not paused
+  Time moved_{};              // time of the averaging's last progress
   std::optional<Time> last_gradient_;
   AskTimes ask_times_;
   GossipStatistics statistics_;

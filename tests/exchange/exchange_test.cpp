@@ -31,6 +31,23 @@ TEST(Exchange, OnePeriodOfBase2IsTheExactAverage) {
   }
 }
 
+// A log may take a lock, under which its owner asks the exchange at other times.
+TEST(Exchange, HoldsNoLockWhileItLogs) {
+  LocalHub hub(2, {.meet = milliseconds(10)});
+  Exchange* asked = nullptr;
+  std::atomic<int> said = 0;
+  const Log log = [&](Level, const std::string&) { asked->round(), ++said; };
+  Exchange exchange(hub.endpoint(0), make_schedule("ring", 2), {4},
+                    {.patience = {.meet = milliseconds(10)}, .log = log, .needs_all = false});
+  asked = &exchange;
+  exchange.meet();  // nobody comes
+  const int before = said;
+  EXPECT_GE(before, 1);
+  exchange.outgoing(0);
+  exchange.start(0, /*finite=*/false);
+  EXPECT_GT(said, before);
+}
+
 TEST(Exchange, MixingIsTheMatrixProduct) {
   // x(t+1) = W x(t) in fp64, element 0 of block 0.
   for (const char* name : {"ring", "base-3", "complete", "one-peer-exponential", "alternating-exp-ring"}) {

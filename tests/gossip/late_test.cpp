@@ -166,6 +166,55 @@ TEST(VirtualGossip, AWaitForTheLastAveragingIsInterrupted) {
   });
 }
 
+// Its own transport stands still for longer than the patience with neighbours.
+TEST(VirtualGossip, APauseHasBegunWhenItReturns) {
+  const GossipOptions options{.rates = pair_rates(make_schedule("complete", 2), 2)};
+  const Duration stopped = 10 * options.patience;
+  GossipCluster cluster(2);
+  cluster.run([&](int rank) {
+    Gossiper gossip(cluster, rank, options);
+    for (int k = 0; k < 10; ++k) {
+      cluster.time->sleep(kGradient);
+      gossip->stepped();
+    }
+    if (rank == 0) {
+      cluster.hub.pause(0);
+      cluster.time->sleep(1ms);
+      const Time goes_on = cluster.time->now() + stopped;
+      cluster.time->at(goes_on, [&] { cluster.hub.resume(0); });
+      gossip->pause();
+      EXPECT_GE(cluster.time->now(), goes_on);
+    }
+    cluster.time->sleep(2 * stopped);
+  });
+}
+
+// The transport's thread has heard neither of the resume() nor of the pause() after it.
+TEST(VirtualGossip, APauseRightAfterAnotherHasBegunToo) {
+  const GossipOptions options{.rates = pair_rates(make_schedule("complete", 2), 4), .poisson = false};
+  GossipCluster cluster(2);
+  cluster.run([&](int rank) {
+    Gossiper gossip(cluster, rank, options);
+    for (int k = 0; k < 10; ++k) {
+      cluster.time->sleep(kGradient);
+      gossip->stepped();
+    }
+    const auto begun = [&] { return gossip->statistics().neighbours[0].begun; };
+    if (rank == 0) {
+      gossip->pause();
+      cluster.time->sleep(kGradient);  // averagings become due
+      const std::uint64_t before = begun();
+      gossip->resume();
+      gossip->pause();
+      const std::uint64_t after = begun();
+      EXPECT_GT(after, before);
+      cluster.time->sleep(1s);
+      EXPECT_EQ(begun(), after);
+    }
+    cluster.time->sleep(5s);
+  });
+}
+
 // A neighbour tells far numbers of averagings and gradients, and takes part again: the edge goes
 // on, and the count of all gradients is right.
 TEST(VirtualGossip, FarNumbersAreNotBelieved) {

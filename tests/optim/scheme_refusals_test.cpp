@@ -201,6 +201,7 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "scheme \"all-reduce\" needs wire fp32, not \"bf16\": it sends gradients, not parameters"},
       {{.scheme = "all-reduce", .one_in = 2},
        "scheme \"all-reduce\" needs one_in = 1, not 2: it sends gradients, not parameters"},
+      {{.max_wait = std::chrono::milliseconds(0)}, "max_wait = 0 ms is not allowed: it must be at least 1"},
       {{.mean_every = -1}, "mean_every = -1 is not allowed: it must be at least 0 and at most 1073741824"},
       {{.scheme = "all-reduce", .mean_every = 5},
        "scheme \"all-reduce\" takes no mean_every: its workers are equal after each step"},

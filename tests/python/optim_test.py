@@ -234,6 +234,9 @@ class Alone(unittest.TestCase):
                 ({"gamma": 0.5}, ValueError, 'gamma = 0.5 is for scheme "choco", not "cta": use 0'),
                 ({"lr": "1e-3"}, TypeError, "lr = '1e-3' is not allowed: a number"),
                 ({"buffers": net.named_parameters()}, TypeError, "buffers: a tuple is no tensor: give model.buffers()"),
+                ({"max_wait": 0}, ValueError, "max_wait = 0 is not allowed: it must be above 0 and at most 1000000 s"),
+                ({"max_wait": float("nan")}, ValueError, "max_wait = nan is not allowed: "),
+                ({"max_wait": "1"}, TypeError, "keyword argument 'max_wait': '1' has the wrong type"),
                 ({"clip": "much"}, TypeError, "keyword argument 'clip': 'much' has the wrong type")):
             with self.assertRaises(kind) as caught:
                 starling.AdamW(net.parameters(), **options)

@@ -164,6 +164,11 @@ class Averages(unittest.TestCase):
             self.assertIn("number of tensors: 1 at worker 0, 2 at worker 2", refused[1])
             self.assertIn("tensor 0 is sparse: to be averaged it must be dense", refused[2])
 
+    def test_a_timeout_that_is_none(self):
+        for timeout in (0, -1, math.nan, math.inf):
+            self.assertEqual(refusal(starling.World.from_environment, timeout),
+                             f"timeout = {timeout:g} is not allowed: it must be above 0 and at most 1000000 s")
+
     def test_a_group_that_is_none(self):
         with self.assertRaisesRegex(TypeError, "'gloo' is neither a ProcessGroup nor a DeviceMesh"):
             starling.average([torch.zeros(1)], "gloo")

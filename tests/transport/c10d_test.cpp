@@ -9,6 +9,7 @@
 #include <optional>
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -22,6 +23,7 @@
 #include "starling/transport/c10d/launcher.h"
 #include "starling/transport/c10d/settings.h"
 #include "starling/transport/c10d/socket.h"
+#include "starling/transport/c10d/store_values.h"
 #include "starling/world/environment.h"
 #include "starling/world/world.h"
 #include "tests/folder.h"
@@ -169,6 +171,27 @@ TEST(Collectives, WhoDiesOrWasRestartedOnTheWayIsAnErrorInTime) {
           AllOf(HasSubstr("rank " + std::to_string(world.rank)), HasSubstr(said), Not(HasSubstr("\n"))));
     });
   }
+}
+
+// Each look at it leaves a connection in its queue, while the worker waits for others.
+TEST(Collectives, ALifeSignAnswersHoweverOftenItIsLookedAt) {
+  const Descriptor alive = listen_at(resolve("127.0.0.1", 0));
+  World world = World::threads(2)[0];
+  world.store->set("life/test/1", fmt::format("{} 127.0.0.1", bound_address(alive).port()));
+  world.timeouts.meet = 3'600s;
+  std::atomic<bool> enough = false;
+  world.interrupted = [&] { return enough.load(); };
+  std::thread worker([&] {
+    EXPECT_THAT(refusal([&] { make_collectives(world, "test"); }), HasSubstr("worker 0 was interrupted"));
+  });
+  const LifeSign sign = LifeSign::from_line(world.store->get("life/test/0", 60s), 0);
+  const SocketAddress place = resolve(sign.host, sign.port);
+  constexpr int kLooks = SOMAXCONN + 100;
+  int answers = 0;
+  while (answers < kLooks && somebody_listens(place, 20s)) ++answers;
+  EXPECT_EQ(answers, kLooks);
+  enough = true;
+  worker.join();
 }
 
 TEST(Collectives, ADeathOfWhichTheLauncherTellsEndsTheWait) {

@@ -2,6 +2,9 @@
 #include <atomic>
 
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "contract.h"
 
@@ -66,6 +69,40 @@ TEST_P(Contract, AResetConnectionComesBack) {
   }
   EXPECT_EQ(recorders[2]->times(Kind::disconnected, 0) + recorders[2]->times(Kind::disconnected, 1), 0);
   EXPECT_EQ(recorders[0]->reasons(Kind::disconnected).at(0), "because the test wants it");
+}
+
+// A process that was forked from the program, such as one that loads data. It has all descriptors.
+class Forked {
+ public:
+  Forked() : id_(fork()) {
+    if (id_ == 0) alarm(100);
+    while (id_ == 0) pause();
+    EXPECT_GT(id_, 0);
+  }
+  ~Forked() {
+    if (id_ < 0) return;
+    kill(id_, SIGKILL);
+    waitpid(id_, nullptr, 0);
+  }
+  Forked(const Forked&) = delete;
+
+ private:
+  const pid_t id_;
+};
+
+TEST_P(Contract, AForkedProcessKeepsNoConnectionAlive) {
+  connect(2);
+  for (int times = 1; times <= 2; ++times) {
+    const Forked loader;
+    transports[times % 2]->reset(1 - times % 2, "because the test wants it");
+    for (int rank = 0; rank < 2; ++rank) {
+      ASSERT_TRUE(recorders[rank]->wait_for(Kind::disconnected, 1 - rank, times));
+      ASSERT_TRUE(recorders[rank]->wait_for(Kind::connected, 1 - rank, times + 1));
+    }
+  }
+  const Forked loader;
+  transports[1].reset();
+  EXPECT_TRUE(recorders[0]->wait_for(Kind::ended, 1));
 }
 
 TEST_P(Contract, NothingOfABrokenConnectionArrivesOnTheNext) {

@@ -18,6 +18,7 @@
 #include "fabric.h"
 #include "peer_process.h"
 #include "recorder.h"
+#include "signals.h"
 #include "starling/transport/mapped/arena.h"
 #include "starling/transport/mapped/hand_over.h"
 #include "tests/eventually.h"
@@ -433,6 +434,13 @@ TEST(Arena, NobodyElseMayWriteToItNorShrinkIt) {
   EXPECT_EQ(mapping->bytes().size(), 1U << 20);
   EXPECT_EQ(mapping->bytes()[place->offset + 9'999], std::byte{5});
   EXPECT_FALSE(arena.find(*random_block(100, 1)));
+}
+
+// Its blocks would go over TCP for ever.
+TEST(Arena, ASignalCostsNoMemory) {
+  mapped::Arena arena(1 << 20);
+  const Signals signals(std::chrono::microseconds(500));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(arena.make(16 << 20)) << arena.trouble();
 }
 
 // A process that lends and borrows is killed. Its lent blocks can be read, and its borrowed

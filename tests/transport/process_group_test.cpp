@@ -12,13 +12,18 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <ATen/ATen.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include "processes.h"
+#include "starling/core/descriptor.h"
 #include "starling/optim/optimizer.h"
+#include "starling/transport/c10d/private_folder.h"
 #include "starling/transport/c10d/settings.h"
+#include "starling/transport/c10d/store.h"
 #include "starling/transport/c10d/tcp_store.h"
 #include "starling/world/store.h"
 #include "starling/world/token.h"
@@ -324,6 +329,20 @@ TEST(FromProcessGroup, SaysWhoHasNotCome) {
   for (const Worker& worker : workers) {
     EXPECT_THAT(worker.failure, AllOf(HasSubstr("worker 2 has not come"), HasSubstr("'worker-2'")));
   }
+}
+
+// A worker that is stopped inside an operation holds the lock of the group's file.
+TEST(FromProcessGroup, AWaitForItsStoreCanBeInterrupted) {
+  static const PrivateFolder folder;  // the thread that is left behind may use it after the test
+  const std::string path = folder.path() / "store";
+  const auto store = file_store(path);
+  const Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(flock(file.get(), LOCK_EX), 0);
+  const auto no_variable = [](const std::string&) { return std::nullopt; };
+  EXPECT_EQ(refusal([&] {
+              meet_at(store, 0, 2, {.meet = 60s}, no_variable, "here", nullptr, [] { return true; });
+            }),
+            "process group: rank 0 cannot use the group's store: interrupted");
 }
 
 TEST(FromProcessGroup, AHostIsAlwaysTheSame) {

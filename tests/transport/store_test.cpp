@@ -12,10 +12,12 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "processes.h"
+#include "signals.h"
 #include "starling/core/clock.h"
 #include "starling/core/descriptor.h"
 #include "starling/transport/c10d/launcher.h"
@@ -161,6 +163,29 @@ TEST(C10dStore, AFileThatStaysLockedIsAnErrorInTime) {
                                                     "\": it has been locked for 5 s: is a worker stopped?");
 }
 
+// Those that ask are threads, which no other error may leave.
+TEST(C10dStore, WithoutADescriptorItIsLostForAWhile) {
+  const HostedStore hosted = launchers_store();
+  C10dStore store(hosted.store);
+  store.set("key", "value");
+  std::this_thread::sleep_for(300ms);  // after a pause it looks for the server first
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit no_more = before;
+  no_more.rlim_cur = static_cast<rlim_t>(Descriptor(dup(STDERR_FILENO)).get());  // the next number
+  setrlimit(RLIMIT_NOFILE, &no_more);
+  const std::string refused = refusal([&] { store.look("key"); });
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(refused, "store: cannot get the key 'key': cannot open a socket: Too many open files");
+  EXPECT_TRUE(eventually([&] {
+    try {
+      return store.look("key") == "value";
+    } catch (const StoreLost&) {
+      return false;
+    }
+  }));
+}
+
 TEST(C10dStore, ServesLoopbackOnlyAndEnds) {
   int port = 0;
   {
@@ -174,6 +199,21 @@ TEST(C10dStore, ServesLoopbackOnlyAndEnds) {
     }
   }
   EXPECT_FALSE(somebody_listens(resolve("127.0.0.1", port), 5s));
+}
+
+// The queue has room for two at first, so the answer comes with the next packet, a second later.
+TEST(Socket, ASignalIsNoAnswer) {
+  const Descriptor listener = listen_at(resolve("127.0.0.1", 0));
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  const SocketAddress place = bound_address(listener);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(somebody_listens(place, 5s));
+  std::thread later([&] {
+    std::this_thread::sleep_for(100ms);
+    turn_away(listener);
+  });
+  const Signals signals(1ms);
+  EXPECT_TRUE(somebody_listens(place, 60s));
+  later.join();
 }
 
 TEST(MeetingPoint, IsAFolderOfItsUserAloneAndEnds) {

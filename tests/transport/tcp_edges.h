@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -67,10 +66,6 @@ class Stranger {
     std::byte bytes[4096];
     while (::recv(fd_, bytes, sizeof bytes, 0) > 0) {
     }
-  }
-  bool is_open() {
-    pollfd poll{.fd = fd_, .events = POLLIN, .revents = 0};
-    return ::poll(&poll, 1, 0) == 0;
   }
 
  private:

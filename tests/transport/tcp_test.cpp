@@ -1,12 +1,17 @@
 // The risks of edges over TCP, between peers that know each other: damage, liars, silence, killed
 // processes and stores that are gone. tcp_handshake_test.cpp has the strangers.
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include "peer_process.h"
 #include "tcp_edges.h"
@@ -209,7 +214,7 @@ TEST_F(TcpEdges, AStoreThatDoesNotAnswerKeepsNobodyFromStopping) {
       changed.wait(lock, [&] { return free; });
       returned = true;
       changed.notify_all();
-      return "127.0.0.1:1";
+      throw StoreLost("gone");
     }
     bool wait(const bool& what) {
       std::unique_lock lock(mutex);
@@ -232,9 +237,11 @@ TEST_F(TcpEdges, AStoreThatDoesNotAnswerKeepsNobodyFromStopping) {
     EXPECT_FALSE(store->returned);
     store->free = true;
   }
-  // The thread that was left behind ends without the objects that are gone.
+  // The thread that was left behind ends without the objects that are gone, and without a word.
   store->changed.notify_all();
   EXPECT_TRUE(store->wait(store->returned));
+  EXPECT_TRUE(eventually([&] { return store.use_count() == 2; }));  // this one, and the world's
+  EXPECT_EQ(logged(), "");
 }
 
 TEST_F(TcpEdges, APeerThatListensButDoesNotComeBackIsLostAfterSilence) {
@@ -289,6 +296,28 @@ TEST_P(KilledProcess, IsLostByBothAndTheirEdgeGoesOn) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(AnyRank, KilledProcess, ::testing::Values(0, 1, 2));
+
+std::set<int> sockets() {
+  std::set<int> numbers;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int number = std::stoi(entry.path().filename().string());
+    struct stat status{};
+    if (fstat(number, &status) == 0 && S_ISSOCK(status.st_mode)) numbers.insert(number);
+  }
+  return numbers;
+}
+
+// A program that this one starts would keep its port open after its end.
+TEST_F(TcpEdges, NoProgramInheritsASocket) {
+  const std::set<int> before = sockets();
+  begin();
+  EXPECT_GE(sockets().size(), before.size() + 4);  // two listeners, and both ends of the edge
+  EXPECT_TRUE(eventually([&] {
+    return std::ranges::all_of(sockets(), [&](int number) {
+      return before.contains(number) || (fcntl(number, F_GETFD) & FD_CLOEXEC) != 0;
+    });
+  }));
+}
 
 class LostStore final : public Store {
  public:

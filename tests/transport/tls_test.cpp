@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 
 #include "certificates.h"
+#include "starling/core/descriptor.h"
+#include "starling/transport/tcp/stream.h"
 #include "tcp_edges.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"
@@ -94,6 +96,46 @@ TEST(TlsSession, ForeignBytesEndIt) {
   EXPECT_EQ(pair.ends[1]->read_some(got, error), 0U);
   EXPECT_TRUE(error && error != asio::error::would_block);
   EXPECT_THAT(pair.ends[1]->trouble(), HasSubstr("TLS with it fails: decryption failed or bad record mac"));
+}
+
+TEST(TlsSession, ADialersPeerMayHaveAnyAddress) {
+  const Tls tls({}, kToken);
+  for (const char* text : {"127.0.0.1", "::1", "fe80::1%1"}) {
+    const auto address = asio::ip::make_address(text);
+    EXPECT_EQ(refusal([&] { TlsSession(tls, Role::dialer, -1, address); }), "accepted") << text;
+  }
+}
+
+// A step of it may be waiting for its turn, while another descriptor takes the number.
+TEST(TlsStream, AClosedOneReadsFromNoDescriptor) {
+  const Tls tls({}, kToken);
+  asio::io_context io;
+  tcp::Tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
+  tcp::Tcp::socket dialed(io);
+  dialed.connect(acceptor.local_endpoint());
+  tcp::Stream stream(std::move(dialed)), peer(acceptor.accept());
+  int secured = 0;
+  const auto count = [&](const asio::error_code& error) { secured += !error; };
+  stream.async_secure(&tls, Role::dialer, count);
+  peer.async_secure(&tls, Role::acceptor, count);
+  io.run();
+  ASSERT_EQ(secured, 2);
+
+  asio::error_code end;
+  Bytes room(1);
+  stream.async_read(room, [&](const asio::error_code& error, std::size_t) { end = error; });
+  int others[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, others), 0);
+  const Descriptor one(others[0]), another(others[1]);
+  const int number = stream.socket().native_handle();
+  stream.close();
+  const Descriptor taken(dup2(one.get(), number));
+  ASSERT_EQ(::send(another.get(), "x", 1, 0), 1);
+  io.restart();
+  io.run();
+  EXPECT_EQ(end, asio::error::operation_aborted);
+  char byte = 0;
+  EXPECT_EQ(::recv(taken.get(), &byte, 1, 0), 1);
 }
 
 TEST(TlsSession, AnotherTokenIsRefused) {

@@ -35,7 +35,7 @@ constexpr milliseconds kPatience{1'000};  // for a host that does not answer
 // pattern, and does not name it; the others would wait on. Therefore each worker keeps a socket
 // that listens as long as its process lives (the operating system answers for it). A worker whose
 // operation fails finds the sockets that do not answer, and writes the result to the store. All
-// waiting workers check the store twice a second.
+// waiting workers check the store twice a second, and turn away those that have checked theirs.
 struct State {
   int rank;
   int size;
@@ -145,6 +145,7 @@ State::~State() {
 
 // The failure that another worker has found; empty if there is none.
 std::string State::found_elsewhere() {
+  turn_away(life_sign);
   try {
     return store->look("failure").value_or("");
   } catch (const StoreLost&) {

@@ -40,13 +40,16 @@ struct GroupStore {
 };
 
 std::shared_ptr<GroupStore> store_for_a_call(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                             Duration deadline) {
+                                             Duration deadline, const Interrupted& interrupted) {
   const auto join = [store, rank] {
     const auto connection = store->clone();
     return std::pair(connection, connection->add(fmt::format("starling/worlds-of-{}", rank), 1));
   };
   try {
-    const auto [connection, call] = in_time(join, Limit{deadline});
+    const auto [connection, call] = in_time(join, [&, limit = Limit{deadline}] {
+      limit();
+      if (interrupted()) throw Error("interrupted");
+    });
     return std::shared_ptr<GroupStore>(new GroupStore{
         store, call,
         C10dStore(c10::make_intrusive<c10d::PrefixStore>(fmt::format("starling/{}", call), connection))});
@@ -151,7 +154,7 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
     return std::chrono::duration_cast<std::chrono::milliseconds>(
         std::max(end - Clock::now(), Duration::zero()));
   };
-  const auto kept = store_for_a_call(store, rank, timeouts.meet);
+  const auto kept = store_for_a_call(store, rank, timeouts.meet, interrupted);
   world.store = {kept, &kept->own};
   world.make_transport =
       transport == "c10d" ? group_transports(*backend, kept->call) : own_transport(transport, tls);

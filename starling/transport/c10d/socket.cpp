@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "starling/core/clock.h"
 #include "starling/core/error.h"
 
 namespace starling {
@@ -108,12 +109,26 @@ Descriptor listen_at(const SocketAddress& address) {
   return socket;
 }
 
+void turn_away(const Descriptor& listener) {
+  pollfd waiting{.fd = listener.get(), .events = POLLIN, .revents = 0};
+  while (poll(&waiting, 1, 0) == 1) {
+    const Descriptor caller(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (caller.get() < 0) return;
+  }
+}
+
 bool somebody_listens(const SocketAddress& address, std::chrono::milliseconds patience) {
   const Descriptor socket = open_socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK);
   if (connect(socket.get(), address.get(), address.length) == 0) return true;
   if (errno != EINPROGRESS) return false;
   pollfd ready{.fd = socket.get(), .events = POLLOUT, .revents = 0};
-  if (poll(&ready, 1, static_cast<int>(patience.count())) != 1) return false;
+  const Time end = Clock::now() + patience;
+  int come = 0;
+  do {  // a signal is no answer
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    come = poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+  } while (come < 0 && errno == EINTR);
+  if (come != 1) return false;
   int error = 0;
   socklen_t length = sizeof error;
   getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);

@@ -43,6 +43,9 @@ SocketAddress bound_address(const Descriptor& socket);
 // A listening socket, not inherited by programs that this process starts. Port 0: any free one.
 // Throws Error.
 Descriptor listen_at(const SocketAddress& address);
+// Closes the connections that wait there. If nobody takes them from a full queue, the socket
+// answers no more.
+void turn_away(const Descriptor& listener);
 
 // Whether a process listens there. The operating system answers for the process, even for a busy or
 // stopped one. If the process has ended, it refuses at once; if the host is gone, no answer comes

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <stdexcept>
+#include <system_error>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -58,7 +59,11 @@ std::string gone_server(const std::vector<SocketAddress>& server) {
   const auto serves = [](const SocketAddress& address) {
     return somebody_listens(address, C10dStore::kPatience);
   };
-  if (server.empty() || std::ranges::any_of(server, serves)) return "";
+  try {
+    if (server.empty() || std::ranges::any_of(server, serves)) return "";
+  } catch (const Error& failure) {  // this process has no descriptor left to look with
+    return failure.what();
+  }
   return fmt::format("nobody listens at {} port {}", server[0].host(), server[0].port());
 }
 
@@ -74,8 +79,9 @@ std::function<std::string()> gone_from(const std::string& host, int port) {
 std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) {
   if (auto* const file = dynamic_cast<c10d::FileStore*>(store.get())) {
     return [path = file->getPath()] {
-      return std::filesystem::exists(path) ? std::string()
-                                           : fmt::format("the file {} is gone", in_quotes(path));
+      std::error_code unknown;
+      const bool is_gone = !std::filesystem::exists(path, unknown) && !unknown;
+      return is_gone ? fmt::format("the file {} is gone", in_quotes(path)) : std::string();
     };
   }
   if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get()))
@@ -175,6 +181,8 @@ auto C10dStore::work(const std::string& what, Duration patience, const Interrupt
     why = fmt::format("{} has not answered within {:g} s", place_, seconds(patience));
   } catch (const Failed& failure) {
     why = failure.why;
+  } catch (const std::system_error& failure) {  // it has no thread left either
+    why = failure.what();
   }
   is_lost(number, why);
   throw StoreLost(fmt::format("store: cannot {}: {}", what, why));

@@ -13,6 +13,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "starling/core/signals.h"
+
 namespace starling::mapped {
 namespace {
 
@@ -25,6 +27,15 @@ std::size_t whole_pages(std::size_t size) {
 bool may_be_so_large(std::size_t size) {
   rlimit limit{};
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 && size <= limit.rlim_cur;
+}
+
+// A signal would interrupt it, and undo what it has done so far. Returns 0, or the error's number.
+int allocate(int memory, std::size_t from, std::size_t size) {
+  const SignalsBlocked blocked;
+  while (fallocate(memory, 0, static_cast<off_t>(from), static_cast<off_t>(size)) != 0) {
+    if (errno != EINTR) return errno;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -78,8 +89,8 @@ std::unique_ptr<Buffer> Arena::make(std::size_t size) {
     region = add_region(std::max(pages, whole_pages(region_bytes_)));
   if (!region) return nullptr;
   // Allocates now: without free memory this call fails, but the first write would kill the process.
-  if (fallocate(region->memory.get(), 0, static_cast<off_t>(region->used), static_cast<off_t>(pages)) != 0) {
-    trouble_ = fmt::format("{} bytes: {}", pages, std::strerror(errno));
+  if (const int failed = allocate(region->memory.get(), region->used, pages); failed != 0) {
+    trouble_ = fmt::format("{} bytes: {}", pages, std::strerror(failed));
     return nullptr;
   }
   const std::span<std::byte> bytes = region->bytes.subspan(region->used, size);

@@ -135,7 +135,7 @@ void AddressBook::Search::run() {
       }
       lock.lock();
       lost = !reason.empty();
-      if (!std::exchange(was_lost, lost) && lost)
+      if (!std::exchange(was_lost, lost) && lost && !stopping)
         log(Level::warning,
             fmt::format("{}: until it is back, workers that restart at another address are not found",
                         reason));

@@ -223,8 +223,7 @@ void Connection::fill_batch() {
 
 void Connection::close() {
   if (std::exchange(closed_, true)) return;
-  asio::error_code ignored;
-  stream_.socket().close(ignored);
+  stream_.close();
   outbox_.clear();
   buffers_.clear();
   batch_.clear();

@@ -2,9 +2,12 @@
 
 #include <utility>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 namespace starling::tcp {
+
+void keep_from_programs(int socket) { static_cast<void>(::fcntl(socket, F_SETFD, FD_CLOEXEC)); }
 
 std::string to_string(const Tcp::endpoint& endpoint) {
   const std::string host = endpoint.address().to_string();
@@ -49,6 +52,9 @@ void Dial::start(const Tcp::endpoint& address) {
   deadline_.async_wait([self = shared_from_this()](const asio::error_code& cancelled) {
     if (!cancelled) self->end(Outcome::failed, "it does not answer");
   });
+  asio::error_code failed;  // as async_connect() then does too
+  stream_.socket().open(address.protocol(), failed);
+  keep_from_programs(stream_.socket().native_handle());
   stream_.socket().async_connect(address, [self = shared_from_this()](const asio::error_code& error) {
     if (error == asio::error::connection_refused) return self->end(Outcome::refused, "its port refuses");
     if (error) return self->end(Outcome::failed, error.message());
@@ -114,8 +120,7 @@ void Dial::read_welcome() {
 void Dial::close() {
   done_ = nullptr;
   deadline_.cancel();
-  asio::error_code ignored;
-  stream_.socket().close(ignored);
+  stream_.close();
 }
 
 void Dial::end(Outcome outcome, const std::string& reason) {
@@ -131,6 +136,7 @@ void Dial::end(Outcome outcome, const std::string& reason) {
 
 Acceptance::Acceptance(LocalEnd& local, Tcp::socket socket, Examined examined)
     : local_(local), examined_(std::move(examined)), stream_(std::move(socket)), deadline_(local.io) {
+  keep_from_programs(stream_.socket().native_handle());
   name_ = fmt::format("a stranger at {}", name_of_peer(stream_.socket()));
 }
 
@@ -210,8 +216,7 @@ void Acceptance::welcome(Welcomed welcomed) {
 void Acceptance::close() {
   examined_ = nullptr;
   deadline_.cancel();
-  asio::error_code ignored;
-  stream_.socket().close(ignored);
+  stream_.close();
 }
 
 // A refusal is told before the caller can notice it.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 #include "starling/core/error.h"
 #include "starling/world/token.h"
@@ -46,6 +47,7 @@ Listener::Listener(LocalEnd& local, const std::string& address, Proven proven)
   if (!error) acceptor_.bind(wanted, error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (!error) address_ = acceptor_.local_endpoint(error);
+  if (!error) keep_from_programs(acceptor_.native_handle());
   if (error)
     throw Error(fmt::format("tcp transport: worker {} cannot listen at {}: {}", local.identity.rank,
                             wanted.address().to_string(), error.message()));
@@ -104,6 +106,7 @@ void Listener::warn(const std::string& message) {
 
 void Listener::close() {
   asio::error_code ignored;
+  ::shutdown(acceptor_.native_handle(), SHUT_RDWR);  // also if it lives on in a forked process
   acceptor_.close(ignored);
   pause_.cancel();
   for (const auto& stranger : strangers_) stranger->close();

@@ -31,6 +31,9 @@ struct LocalEnd {
   }
 };
 
+// Programs that this process starts do not inherit the socket: Asio leaves that to its users.
+void keep_from_programs(int socket);
+
 // "host:port", an IPv6 host in brackets.
 std::string to_string(const Tcp::endpoint& endpoint);
 // The same of the peer, or "an unknown address" if it has gone.

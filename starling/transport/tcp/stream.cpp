@@ -4,6 +4,12 @@
 
 namespace starling::tcp {
 
+void Stream::close() {
+  asio::error_code ignored;
+  socket_.shutdown(Tcp::socket::shutdown_both, ignored);
+  socket_.close(ignored);
+}
+
 void Stream::async_secure(const Tls* tls, Role role, std::function<void(const asio::error_code&)> done) {
   asio::error_code error;
   socket_.non_blocking(true, error);
@@ -65,6 +71,8 @@ void Stream::async_write(std::span<const std::byte> from, Done done) {
 
 void Stream::move_on(Move move, std::size_t moved) {
   asio::post(socket_.get_executor(), [this, move = std::move(move), moved] {
+    // TLS knows the descriptor by its number, which may be another's now.
+    if (!socket_.is_open()) return move.done(asio::error::operation_aborted, moved);
     asio::error_code error;
     const std::size_t bytes = move.some(moved, error);
     if (error && error != asio::error::would_block) return move.done(error, moved);

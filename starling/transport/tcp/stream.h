@@ -22,6 +22,8 @@ class Stream {
   Tcp::socket& socket() { return socket_; }
   const Tcp::socket& socket() const { return socket_; }
   const TlsSession* tls() const { return tls_.get(); }
+  // Ends it for the peer too, even if the descriptor lives on in a forked process.
+  void close();
 
   // Calls done with an error, or without one. `tls` outlives this. Without it, nothing is to do.
   void async_secure(const Tls* tls, Role role, std::function<void(const asio::error_code& error)> done);

@@ -5,10 +5,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include "starling/core/error.h"
+#include "starling/core/signals.h"
 #include "starling/transport/outbox.h"
 #include "starling/transport/tcp/address_book.h"
 #include "starling/transport/tcp/asio.h"
@@ -21,20 +20,6 @@ namespace tcp {
 namespace {
 
 constexpr auto kFarewell = std::chrono::milliseconds(1000);  // the longest time of stop()
-
-// Signals belong to the application: threads that start during its life receive none.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 class TcpTransport final : public Transport {
  public:

@@ -169,8 +169,12 @@ TlsSession::TlsSession(const Tls& tls, Role role, int socket, const asio::ip::ad
     return;
   }
   SSL_set_connect_state(ssl_.get());
-  need(X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl_.get()), address.to_string().c_str()) == 1,
-       "check of an address");
+  // The bytes, because the text of an IPv6 address may name an interface.
+  const auto demand = [this](const auto& bytes) {
+    need(X509_VERIFY_PARAM_set1_ip(SSL_get0_param(ssl_.get()), bytes.data(), bytes.size()) == 1,
+         "check of an address");
+  };
+  address.is_v6() ? demand(address.to_v6().to_bytes()) : demand(address.to_v4().to_bytes());
 }
 
 TlsSession::Step TlsSession::shake_hands() {
