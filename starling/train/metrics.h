@@ -14,7 +14,7 @@
 //                   if the recipe asks for them (core/timeline.h, tensorboard.h)
 //
 // In a resumed run, steps, samples and seconds include those before the checkpoint; waiting and
-// bytes do not.
+// bytes do not. A worker that comes into a run goes on from the latest seconds.
 #pragma once
 
 #include <cstdint>
@@ -115,6 +115,7 @@ class Metrics {
   // worker calls it, before any worker writes. A line of another form is dropped with a warning. A
   // full disk does not cost the others.
   void clear_after(std::span<const std::int64_t> steps);
+  double latest_seconds() const { return starling::latest_seconds(lines_.path()); }
   void write(const StepRecord& record);
   void write_chosen(const std::string& topology, const std::string& why);
   void write_test(const TestRecord& record);

@@ -47,6 +47,12 @@ OtherWorkers other_workers(const Recipe& recipe) {
   return recipe.checkpoint.workers == "average" ? OtherWorkers::average : OtherWorkers::refuse;
 }
 
+// Whether it lies in this folder of checkpoints.
+bool is_of(const Checkpoint& checkpoint, const std::string& root) {
+  std::error_code none;
+  return std::filesystem::equivalent(std::filesystem::path(checkpoint.folder()) / "..", root, none);
+}
+
 // The checkpoint that the recipe resumes, if it names one: it fits the recipe and the number of
 // workers.
 std::optional<Checkpoint> find_checkpoint(const Recipe& recipe, int workers) {
@@ -58,7 +64,7 @@ std::optional<Checkpoint> find_checkpoint(const Recipe& recipe, int workers) {
     check_resumable(recipe, start->manifest().recipe, start->folder(), start->manifest().workers != workers);
   }
   if (recipe.checkpoint.every == 0 || !has_checkpoints(root)) return start;
-  if (!start || !std::filesystem::equivalent(std::filesystem::path(start->folder()) / "..", root)) {
+  if (!start || !is_of(*start, root)) {
     throw UsageError(
         fmt::format("{} holds the checkpoints of another run: resume it (--resume {}), remove them, or "
                     "give another folder (--out)",
@@ -336,8 +342,6 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   const Start begun = find_start(recipe, world.size, is_newcomer);
   const std::optional<Manifest>& resumed = begun.resumed;
   const std::vector<std::int64_t>& made = begun.made;
-  // No worker writes before all have an Optimizer.
-  if (world.local_rank == 0 && !is_newcomer) metrics.clear_after(begun.by_earlier);
   const TaskInfo& task = task_of(recipe);
   const Drawer who = drawer_of(world, begun.before, recipe.train.accumulate);
   const MakeTask make_task = named_input([&] { return task.load(recipe); });
@@ -349,6 +353,12 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   if (begun.from && resumed->step >= steps) {
     throw UsageError(fmt::format("{} is of step {}: the run was done, there is nothing to resume",
                                  begun.from->folder(), resumed->step));
+  }
+  // After all that can refuse the run; and no worker writes before all have an Optimizer. A run that
+  // goes on from another folder's checkpoint has no lines here yet.
+  if (world.local_rank == 0 && !is_newcomer) {
+    const bool goes_on_here = begun.from && is_of(*begun.from, checkpoints_of(recipe));
+    metrics.clear_after(goes_on_here ? begun.by_earlier : std::vector<std::int64_t>{});
   }
 
   const ChosenTopology topology = topology_of(recipe, world, observer, learner, resumed);
@@ -363,14 +373,15 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     return before + static_cast<std::int64_t>(optimizer.steps());
   };
   const std::int64_t first_step = own_steps();
-  Logbook log(recipe, world, observer, metrics,
-              {.steps = steps,
-               .steps_per_epoch = learner.steps_per_epoch(),
-               .first_step = first_step,
-               .first_seconds = resumed ? resumed->seconds : 0,
-               .begin = learner.first_step(),
-               .begin_epochs = learner.task().deal().epochs_before(),
-               .begin_samples = samples_before(who, recipe.train.batch)});
+  Logbook log(
+      recipe, world, observer, metrics,
+      {.steps = steps,
+       .steps_per_epoch = learner.steps_per_epoch(),
+       .first_step = first_step,
+       .first_seconds = std::max(resumed ? resumed->seconds : 0, is_newcomer ? metrics.latest_seconds() : 0),
+       .begin = learner.first_step(),
+       .begin_epochs = learner.task().deal().epochs_before(),
+       .begin_samples = samples_before(who, recipe.train.batch)});
   if (world.rank == 0 && !is_newcomer) {
     if (!topology.why.empty()) log.add_choice(topology);  // the first line
     metrics.write_recipe(as_given);

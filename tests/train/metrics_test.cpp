@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -225,6 +226,22 @@ TEST_F(MetricsTest, LinesOfOtherTypesAreDroppedWithAWarning) {
                                           path + ":9" + end, path + ":10" + end));
   ASSERT_EQ(lines().size(), 3U);
   EXPECT_EQ(lines()[2]["step"], 2);
+}
+
+TEST_F(MetricsTest, FindsTheLatestSeconds) {
+  const Metrics metrics(folder_);
+  const std::string line = R"({"rank":0,"step":1,"seconds":2.5})",
+                    later = R"({"rank":1,"step":1,"seconds":3})";
+  for (const auto& [text, seconds] : std::map<std::string, double>{
+           {"", 0},
+           {"{\"step\":0,\"topology\":\"ring\"}\n", 0},
+           {line + "\n" + later + "\n" + line + "\n", 3},
+           {line + "\n" + later.substr(0, 20), 2.5},                       // is being written
+           {later + std::string(1 << 20, ' ') + "\n" + line + "\n", 2.5},  // begins before the end
+           {"[3]\n{\"seconds\":\"7\"}\n" + line, 2.5}}) {
+    spill(folder_ / "metrics.jsonl", text);
+    EXPECT_EQ(metrics.latest_seconds(), seconds) << text.substr(0, 100);
+  }
 }
 
 TEST_F(MetricsTest, NamesNeedNotBeUtf8) {

@@ -132,7 +132,13 @@ class Rejoin(Run):
         self.until(begun[0], lambda steps: len(steps) == WORKERS - 1 and min(steps.values()) >= 10)
         begun.append(start(WORKERS - 1))
         said = [self.finish(process, 0)[1] for process in begun]
-        self.assertRegex(said[-1], r"this worker has joined the run after step \d\d+, with the state of worker \d")
+        joined = r"this worker has joined the run after step (\d\d+), with the state of worker (\d)"
+        self.assertRegex(said[-1], joined)
+        # The time of the run goes on.
+        step, donor = map(int, re.search(joined, said[-1]).groups())
+        lines = self.metrics()
+        before = max(line["seconds"] for line in lines[donor] if line["step"] < step)
+        self.assertGreater(lines[WORKERS - 1][0]["seconds"], before)
         summary = self.summary()
         self.assertEqual((summary["workers"], summary["workers_lost"]), (WORKERS, 0), said)
         self.assertGreaterEqual(summary["worst_accuracy"], 0.9)
