@@ -132,6 +132,18 @@ TEST_F(RunFolderTest, AResumedRunCountsItsBytesAnew) {
   EXPECT_THAT(values_of(read().step_bytes), ElementsAre(100, 50, 100));
 }
 
+TEST_F(RunFolderTest, AWorkerThatComesBackMayTakeEarlierStepsAgain) {
+  Metrics metrics(folder_.path);
+  for (const auto& [step, bytes] : {std::pair{2, 200}, {4, 400}, {6, 600}, {4, 50}, {6, 250}, {8, 450}})
+    metrics.write({.step = step,
+                   .seconds = 1.0 * step,
+                   .loss = 1.0 / bytes,
+                   .bytes_sent = static_cast<std::uint64_t>(bytes)});
+  EXPECT_THAT(values_of(read().loss), ElementsAre(1.0 / 200, 1.0 / 400, 1.0 / 600, 1.0 / 450));
+  EXPECT_THAT(values_of(read().loss, &RunPoint::bytes), ElementsAre(200, 400, 600, 1050));
+  EXPECT_THAT(values_of(read().step_bytes), ElementsAre(100, 100, 100, 100));
+}
+
 TEST_F(RunFolderTest, ReadsWhatSimulateWrites) {
   spill(folder_ / "cluster.json", R"({"workers": 4, "gradient": 0.1})");
   spill(
