@@ -2,8 +2,9 @@
 //
 //   metrics.jsonl   one JSON object per line, for each logged step of each worker, in the order of
 //                   writing. With mixing.topology = auto the first line is
-//                   {"step": 0, "topology": NAME, "why": ...}. Asynchronous schemes add
-//                   Statistics::rate, distance and edges since the start
+//                   {"step": 0, "topology": NAME, "why": ...}, and where other workers went on
+//                   there is another such line. Asynchronous schemes add Statistics::rate, distance
+//                   and edges since the start
 //   tests.jsonl     one JSON object per line, for each test of the average model
 //   recipe.toml     every key of the recipe with the value that it had, overrides included
 //   resumed.json    the manifest of the checkpoint that the run was resumed from

@@ -145,6 +145,15 @@ TEST_F(RunStatusTest, ReadsWhatTrainWrites) {
   EXPECT_THAT(run.test->consensus_distance, Optional(0.125));
 }
 
+TEST_F(RunStatusTest, TheLatestChoiceOfATopologyHolds) {
+  spill(folder_ / "recipe.toml", "[mixing]\ntopology = \"auto\"\n");
+  for (const char* choice : {"ring", "complete"}) {
+    Metrics(folder_.path).write_chosen(choice, "so");
+    log(0, 2);
+    EXPECT_EQ(read().topology, choice);
+  }
+}
+
 TEST_F(RunStatusTest, AWorkerIsLateInAPhaseOfAStepAndTheOthersWaitForIt) {
   struct Case {
     std::vector<std::function<void()>> phases;
