@@ -111,8 +111,10 @@ void Metrics::clear_after(std::span<const std::int64_t> steps) {
   const std::string tests = lines_up_to(tests_, steps, log_);
   lines_.keep(lines_up_to(lines_.path(), steps, log_));
   if (!tests.empty()) LinesFile(tests_, log_).keep(tests);
-  std::vector<std::string> gone{folder_ + "/recipe.toml", folder_ + "/" + kResumed,
-                                folder_ + "/summary.json"};
+  std::vector<std::string> gone;
+  for (const char* name :
+       {"recipe.toml", kResumed, "summary.json", "simulate.jsonl", "cluster.json", "simulate.svg"})
+    gone.push_back(folder_ + "/" + name);
   if (tests.empty()) gone.push_back(tests_);
   for (const std::string& path : gone) {
     if (unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "removed");

@@ -75,10 +75,13 @@ TEST_F(MetricsTest, ClearRemovesAnEarlierRun) {
   metrics.write(Summary{});
   EXPECT_EQ(lines().size(), 1u);
   EXPECT_TRUE(fs::exists(folder_ / "summary.json"));
+  const auto simulated = {"simulate.jsonl", "cluster.json", "simulate.svg"};
+  for (const char* name : simulated) spill(folder_ / name, "");
   Metrics next(folder_);
   next.clear_after({});
   EXPECT_EQ(lines().size(), 0u);
   EXPECT_FALSE(fs::exists(folder_ / "summary.json"));
+  for (const char* name : simulated) EXPECT_FALSE(fs::exists(folder_ / name)) << name;
   metrics.write({.step = 2});  // an opened file goes on at the new end
   ASSERT_EQ(lines().size(), 1u);
   EXPECT_EQ(lines()[0]["step"], 2);
