@@ -200,8 +200,11 @@ class Steps {
     worker.sent = sent;
     if (step <= worker.latest) return;
     worker.latest = step;
+    // The first line of a worker that came later, or of a resumed run, does not say how many steps
+    // it counts.
+    const bool counts = !is_new || (!resumed_ && (groups_.empty() || step <= groups_.begin()->first));
     Group& group = groups_[step];
-    if (!is_new || !resumed_) group.step_bytes.add(more / steps);
+    if (counts) group.step_bytes.add(more / steps);
     group.seconds.add(record.not_negative("seconds"));
     group.bytes.add(worker.bytes);
     const auto add_if = [&](Values& values, const char* key) {

@@ -144,6 +144,16 @@ TEST_F(RunFolderTest, AWorkerThatComesBackMayTakeEarlierStepsAgain) {
   EXPECT_THAT(values_of(read().step_bytes), ElementsAre(100, 100, 100, 100));
 }
 
+TEST_F(RunFolderTest, AWorkerMayComeLater) {
+  Metrics metrics(folder_.path);
+  for (const int step : {2, 4, 6, 8}) {
+    metrics.write({.rank = 0, .step = step, .bytes_sent = static_cast<std::uint64_t>(step) * 100});
+    if (step > 4) metrics.write({.rank = 1, .step = step, .bytes_sent = step == 6 ? 50U : 250U});
+  }
+  EXPECT_THAT(values_of(read().step_bytes, &RunPoint::least), ElementsAre(100, 100, 100, 100));
+  EXPECT_THAT(values_of(read().loss, &RunPoint::bytes), ElementsAre(200, 400, 325, 525));
+}
+
 TEST_F(RunFolderTest, ReadsWhatSimulateWrites) {
   spill(folder_ / "cluster.json", R"({"workers": 4, "gradient": 0.1})");
   spill(
