@@ -89,22 +89,24 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
   const AverageScore test = test_average(optimizer, task, ema);
   const double worst = test_worst(optimizer, task, info);
   constexpr double kMega = 1e6;  // bytes are averaged as floats, in MB
-  std::array<float, 11> means{static_cast<float>(log.loss()),
+  std::array<float, 10> means{static_cast<float>(log.loss()),
                               static_cast<float>(log.seconds()),
                               static_cast<float>(log.waiting_share(statistics)),
                               static_cast<float>(static_cast<double>(statistics.bytes_sent) / kMega),
-                              static_cast<float>(log.samples()),
+                              static_cast<float>(static_cast<double>(statistics.payload_sent) / kMega),
                               static_cast<float>(statistics.aborted),
                               static_cast<float>(statistics.directed_aborted),
                               static_cast<float>(statistics.skipped),
                               static_cast<float>(statistics.questions.unanswered),
-                              static_cast<float>(static_cast<double>(statistics.payload_sent) / kMega),
                               static_cast<float>(statistics.jumped)};
   const int left = std::max(optimizer.average(means), 1);
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(world.size));  // by rank; not as floats
+  samples[static_cast<std::size_t>(world.rank)] = log.samples();
+  optimizer.maximum(samples);
   Summary summary = begun_summary(recipe, world.size);
   summary.workers_lost = world.size - left;
   summary.steps = steps;
-  summary.samples = std::llround(double{means[4]} * left);
+  summary.samples = std::accumulate(samples.begin(), samples.end(), std::int64_t{0});
   summary.seconds = means[1];
   summary.loss = means[0];
   summary.test_loss = test.score.loss;
@@ -112,10 +114,10 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
   summary.worst_score = worst;
   summary.consensus_distance = test.consensus_distance;
   summary.bytes_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[3]} * kMega));
-  summary.payload_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[9]} * kMega));
+  summary.payload_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[4]} * kMega));
   summary.waiting_share = means[2];
   summary.blocks_aborted = means[5];
-  summary.blocks_jumped = means[10];
+  summary.blocks_jumped = means[9];
   summary.directed_aborted = means[6];
   summary.questions_unanswered = means[8];
   summary.steps_skipped = means[7];

@@ -108,5 +108,18 @@ TEST_F(TrainerTest, ARunThatIsRefusedLeavesTheEarlierOne) {
   EXPECT_EQ(files(), before);
 }
 
+TEST_F(TrainerTest, CountsSamplesExactly) {
+  constexpr int kDone = (1 << 25) + 1;
+  Recipe mine = recipe("out", kDone + 2);
+  mine.checkpoint.every = 1;
+  interrupt(mine);
+  const std::string path = folder_ / "out/checkpoints/step-2/manifest.json";
+  Manifest manifest = read_manifest(path);
+  manifest.step = manifest.files.front().step = kDone;
+  spill(path, to_json(manifest));
+  mine.checkpoint.resume = folder_ / "out/checkpoints";
+  EXPECT_EQ(train(mine, World::alone()).summary.samples, 2 * (kDone + 2));
+}
+
 }  // namespace
 }  // namespace starling
