@@ -142,8 +142,7 @@ void make_ready(const std::string& out) {
   namespace fs = std::filesystem;
   std::error_code error;
   if (fs::exists(out + "/metrics.jsonl", error))
-    throw UsageError(
-        fmt::format("{} holds a run of `starling train`: give another folder (--out)", printable(out)));
+    throw UsageError(fmt::format("{} holds a run of `starling train`: give another folder (--out)", out));
   fs::create_directories(out, error);
   if (error) throw Error(fmt::format("{}: cannot be made: {}", out, error.message()));
   const std::string summary = out + "/summary.json";  // of an earlier run
