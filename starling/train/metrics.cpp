@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/file.h>
 #include <torch/version.h>
 #include <unistd.h>
 
@@ -108,6 +109,9 @@ Metrics::Metrics(std::string folder, Log log)
       lines_(lines_in(folder_, log_)) {}
 
 void Metrics::clear_after(std::span<const std::int64_t> steps) {
+  // Hosts that share the folder do it one after the other, for none to read what another one moves.
+  const Descriptor lock(open(lines_.path().c_str(), O_RDWR | O_CLOEXEC));  // NFS locks no others
+  flock(lock.get(), LOCK_EX);
   const std::string tests = lines_up_to(tests_, steps, log_);
   lines_.keep(lines_up_to(lines_.path(), steps, log_));
   if (!tests.empty()) LinesFile(tests_, log_).keep(tests);

@@ -113,8 +113,8 @@ class Metrics {
   // As write_resumed() wrote it into this folder. Throws Error.
   static Manifest resumed(const std::string& folder);
   // Removes the files of an earlier run, of `starling simulate` too, but for the lines up to these
-  // steps of each rank. One worker calls it, before any worker writes. A line of another form is
-  // dropped with a warning. A full disk does not cost the others.
+  // steps of each rank. One worker of each host calls it, before any worker writes. A line of
+  // another form is dropped with a warning. A full disk does not cost the others.
   void clear_after(std::span<const std::int64_t> steps);
   double latest_seconds() const { return starling::latest_seconds(lines_.path()); }
   void write(const StepRecord& record);

@@ -1,15 +1,20 @@
 #include "starling/train/metrics.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/file.h>
 
+#include "starling/core/descriptor.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"
 #include "tests/threads.h"
@@ -85,6 +90,20 @@ TEST_F(MetricsTest, ClearRemovesAnEarlierRun) {
   metrics.write({.step = 2});  // an opened file goes on at the new end
   ASSERT_EQ(lines().size(), 1u);
   EXPECT_EQ(lines()[0]["step"], 2);
+}
+
+TEST_F(MetricsTest, HostsThatShareAFolderClearItOneAfterTheOther) {
+  Metrics metrics(folder_);
+  metrics.write({.step = 1});
+  const Descriptor other(open((folder_ / "metrics.jsonl").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  on_threads(2, [&](int thread) {
+    if (thread == 0) return Metrics(folder_).clear_after(std::vector<std::int64_t>{1});
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // without a lock it would be over
+    metrics.write({.step = 2});
+    ::flock(other.get(), LOCK_UN);
+  });
+  EXPECT_EQ(lines().size(), 1U);
 }
 
 TEST_F(MetricsTest, SummaryHoldsWhatTheCommandPromises) {
