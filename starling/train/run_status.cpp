@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "starling/core/error.h"
 #include "starling/core/text.h"
@@ -234,8 +235,14 @@ class StatusReading {
     const auto any = [&](Process process) {
       return std::ranges::find(run_.workers, process, &WorkerStatus::process) != run_.workers.end();
     };
-    std::error_code none;
-    if (fs::is_regular_file(inside("summary.json"), none)) return RunStatus::State::finished;
+    struct stat summary{};
+    const bool is_there = stat(inside("summary.json").c_str(), &summary) == 0 && S_ISREG(summary.st_mode);
+    // A run that has just begun here has not removed that of the run before yet.
+    const bool is_earlier = std::ranges::any_of(run_.workers, [&](const WorkerStatus& w) {
+      return w.process() == Process::running &&
+             w.phases->begin > static_cast<double>(summary.st_mtim.tv_sec) + 1;
+    });
+    if (is_there && !is_earlier) return RunStatus::State::finished;
     if (any(Process::running)) return RunStatus::State::running;
     return any(Process::unknown) ? RunStatus::State::unknown : RunStatus::State::ended;
   }
