@@ -189,8 +189,8 @@ class Steps {
     const auto [found, is_new] = workers_.try_emplace(rank);
     Worker& worker = found->second;
     const double sent = record.not_negative("bytes_sent");
-    // A resumed run counts them anew. So does a worker that comes back, which may take earlier steps
-    // again.
+    // A resumed run counts them anew. So does a worker that comes back, which may take earlier
+    // steps again.
     if (step <= worker.step && sent >= worker.sent)
       record.refuse(
           fmt::format("step {:.0f} of rank {} does not come after its step {:.0f}", step, rank, worker.step));

@@ -356,8 +356,8 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     throw UsageError(fmt::format("{} is of step {}: the run was done, there is nothing to resume",
                                  begun.from->folder(), resumed->step));
   }
-  // After all that can refuse the run; and no worker writes before all have an Optimizer. A run that
-  // goes on from another folder's checkpoint has no lines here yet.
+  // After all that can refuse the run; and no worker writes before all have an Optimizer. A run
+  // that goes on from another folder's checkpoint has no lines here yet.
   if (world.local_rank == 0 && !is_newcomer) {
     const bool goes_on_here = begun.from && is_of(*begun.from, checkpoints_of(recipe));
     metrics.clear_after(goes_on_here ? begun.by_earlier : std::vector<std::int64_t>{});
