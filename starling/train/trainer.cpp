@@ -340,7 +340,6 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   } else {
     check_recipe(recipe, world.size, world.local_size);
   }
-  Metrics metrics(recipe.run.out, world.log);
   const Start begun = find_start(recipe, world.size, is_newcomer);
   const std::optional<Manifest>& resumed = begun.resumed;
   const std::vector<std::int64_t>& made = begun.made;
@@ -358,6 +357,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   }
   // After all that can refuse the run; and no worker writes before all have an Optimizer. A run
   // that goes on from another folder's checkpoint has no lines here yet.
+  Metrics metrics(recipe.run.out, world.log);
   if (world.local_rank == 0 && !is_newcomer) {
     const bool goes_on_here = begun.from && is_of(*begun.from, checkpoints_of(recipe));
     metrics.clear_after(goes_on_here ? begun.by_earlier : std::vector<std::int64_t>{});

@@ -103,9 +103,11 @@ TEST_F(TrainerTest, ARunThatIsRefusedLeavesTheEarlierOne) {
               testing::HasSubstr("the run was done, there is nothing to resume"));
   EXPECT_EQ(files(), before);
   spill(folder_ / "train-labels-idx1-ubyte.gz", "damaged");
-  EXPECT_THAT(refusal([&] { train(recipe("out", 2), World::alone()); }),
-              testing::HasSubstr("train-labels-idx1-ubyte.gz"));
+  for (const char* out : {"out", "new"})
+    EXPECT_THAT(refusal([&] { train(recipe(out, 2), World::alone()); }),
+                testing::HasSubstr("train-labels-idx1-ubyte.gz"));
   EXPECT_EQ(files(), before);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "new"));
 }
 
 TEST_F(TrainerTest, CountsSamplesExactly) {
