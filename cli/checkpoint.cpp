@@ -13,6 +13,7 @@
 #include "cli/json.h"
 #include "cli/workers.h"
 #include "starling/checkpoint/consensus.h"
+#include "starling/checkpoint/manifest_json.h"
 #include "starling/core/input.h"
 #include "starling/core/text.h"
 
@@ -50,7 +51,7 @@ void print_table(const Checkpoint& checkpoint) {
 
 void print_as_json(const Checkpoint& checkpoint) {
   const Manifest& m = checkpoint.manifest();
-  const auto manifest = nlohmann::ordered_json::parse(to_json(m));
+  const nlohmann::ordered_json manifest = manifest_json(m);
   print_json({{"folder", checkpoint.folder()},
               {"step", m.step},
               {"workers", m.workers},

@@ -46,7 +46,7 @@ DrilledRun run_in(const Recipe& recipe) {
   DrilledRun run;
   run.score_name = score.name;
   const std::string path = recipe.run.out + "/summary.json";
-  if (!std::filesystem::exists(path)) return run;
+  if (std::error_code none; !std::filesystem::exists(path, none)) return run;
   const auto summary = nlohmann::json::parse(read_text(path, kMostSummary), nullptr, false);
   if (!summary.is_object()) throw Error(path + ": this is no JSON object");
   const auto number = [&](const std::string& key) -> std::optional<double> {

@@ -137,6 +137,19 @@ std::string plot(const std::string& title, const ScoreInfo& score, const std::ve
   return charts_svg(title, charts);
 }
 
+// Makes the folder ready. A run of processes, which may have taken days, is not written over.
+void make_ready(const std::string& out) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::exists(out + "/metrics.jsonl", error))
+    throw UsageError(fmt::format("{} holds a run of `starling train`: give another folder (--out)", out));
+  fs::create_directories(out, error);
+  if (error) throw Error(fmt::format("{}: cannot be made: {}", out, error.message()));
+  const std::string summary = out + "/summary.json";  // of an earlier run
+  fs::remove(summary, error);
+  if (error) throw Error(fmt::format("{}: cannot be removed: {}", summary, error.message()));
+}
+
 int simulate(const SimulateOptions& options) {
   Recipe recipe = read_recipe(options.recipe->file, options.recipe->overrides);
   const ScoreInfo& score = task_of(recipe).score;
@@ -145,8 +158,7 @@ int simulate(const SimulateOptions& options) {
   check_simulated(recipe, cluster, every);
   if (options.check) return 0;
   check_machine(recipe);
-  std::filesystem::create_directories(recipe.run.out);
-  std::filesystem::remove(recipe.run.out + "/summary.json");  // of an earlier run
+  make_ready(recipe.run.out);
   if (!options.json) {
     fmt::print("{:>10} {:>10} {:>8} {:>12} {:>9} {:>9} {:>10} {:>11}\n", "seconds", "gradients", "epochs",
                "sent, MB", "loss", "test loss", score.name, "distance");
@@ -190,7 +202,8 @@ int simulate(const SimulateOptions& options) {
 
 void add_simulate(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("simulate", "Train on a simulated cluster, in virtual time");
-  sub->footer("  starling simulate recipes/fashion-mnist.toml --workers 16 --straggler 2 --gigabits 10");
+  sub->footer(
+      "  starling simulate recipes/fashion-mnist.toml --workers 16 --straggler 2 --out out/simulated");
   auto options = std::make_shared<SimulateOptions>();
   add_recipe(*sub, options->recipe);
   sub->add_option("--workers", options->workers,

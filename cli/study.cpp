@@ -55,7 +55,7 @@ std::vector<std::string> arguments_of(const Study& study, const Study::Run& run,
   std::vector<std::string> arguments{study.simulated ? "simulate" : "train", study.recipe,
                                      fmt::format("--workers={}", run.workers)};
   const auto add = [&](const std::string& name, const std::string& value) {
-    arguments.push_back(fmt::format("--{}={}", name, value));
+    arguments.insert(arguments.end(), {"--" + name, value});  // two, since the value may be empty
   };
   add("run.threads", fmt::format("{}", std::max(1, cores() / (jobs * (study.simulated ? 1 : run.workers)))));
   for (const auto& [path, value] : run.keys) add(path, value);

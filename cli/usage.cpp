@@ -193,8 +193,15 @@ std::vector<std::string> read_arguments(int argc, char** argv) {
     arguments.erase(arguments.begin());
     arguments.emplace_back("--help");
   }
-  std::ranges::reverse(arguments);
-  return arguments;
+  // CLI11 would take the argument behind "--data.dir=" for its value.
+  std::vector<std::string> last_first;
+  for (const std::string& argument : arguments) {
+    const bool has_no_value = argument.starts_with("--") && argument.find('=') + 1 == argument.size();
+    last_first.push_back(has_no_value ? argument.substr(0, argument.size() - 1) : argument);
+    if (has_no_value) last_first.emplace_back();
+  }
+  std::ranges::reverse(last_first);
+  return last_first;
 }
 
 bool names_no_command(const CLI::App& app) {

@@ -17,8 +17,8 @@ namespace starling::cli {
 // NO_COLOR is set. Call it when all subcommands are there.
 void explain(CLI::App& app);
 
-// "help" and "help COMMAND" as --help asks for it; other arguments stay. In CLI11's order: the last
-// one first.
+// "help" and "help COMMAND" as --help asks for it, and "--name=" as "--name" with an empty value;
+// other arguments stay. In CLI11's order: the last one first.
 std::vector<std::string> read_arguments(int argc, char** argv);
 
 // True if an argument is no name of a command, although CLI11 has accepted the command line.

@@ -62,9 +62,11 @@ void rename(const std::string& from, const std::string& to, unsigned flags = 0) 
 }
 
 std::string resolve(const std::string& path) {
-  if (fs::exists(fs::path(path) / kManifest)) return path;
+  std::error_code error;
+  if (fs::exists(fs::path(path) / kManifest, error)) return path;
   const std::string latest = fs::path(path) / kLatest;
-  if (!fs::exists(latest)) {
+  if (!fs::exists(latest, error)) {
+    if (error) fail(latest, "read", error.message());
     throw Error(
         fmt::format("{}: there is no checkpoint: neither {} nor {} is there", path, kManifest, kLatest));
   }
@@ -146,7 +148,7 @@ void Checkpoint::verify_all() const {
 }
 
 bool has_checkpoints(const std::string& root) {
-  if (!fs::exists(root)) return false;
+  if (std::error_code error; !fs::exists(root, error) && !error) return false;
   return std::ranges::any_of(list(root), [](const auto& name) { return step_of(name).has_value(); });
 }
 
@@ -178,7 +180,9 @@ void commit_checkpoint(const std::string& root, const Manifest& manifest, int ke
   write_text(fs::path(draft) / kManifest, to_json(manifest));
   sync_folder(draft);
   Checkpoint(draft).verify_all();
-  const bool replaces = fs::exists(place);
+  std::error_code error;
+  const bool replaces = fs::exists(place, error);
+  if (error) fail(place, "read", error.message());
   const auto there = manifest_in(place);
   if (there && there->workers == manifest.workers && there->files.size() > manifest.files.size())
     throw Error(fmt::format("{}: it stays, with the files of {} workers, since the new one has only {}",

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "starling/checkpoint/manifest_json.h"
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/core/file.h"
@@ -39,7 +40,7 @@ std::string worker_file(int worker) { return fmt::format("worker-{}.safetensors"
 
 std::string WorkerFile::name() const { return worker_file(worker); }
 
-std::string to_json(const Manifest& manifest) {
+nlohmann::ordered_json manifest_json(const Manifest& manifest) {
   Json files = Json::array();
   for (const WorkerFile& file : manifest.files) {
     files.push_back({{"worker", file.worker},
@@ -55,6 +56,11 @@ std::string to_json(const Manifest& manifest) {
   for (const EarlierWorkers& earlier : manifest.before)
     json["before"].push_back({{"step", earlier.step}, {"steps", earlier.steps}});
   json["recipe"] = std::move(recipe);
+  return json;
+}
+
+std::string to_json(const Manifest& manifest) {
+  Json json = manifest_json(manifest);
   const std::string body = json.dump(2);
   json["crc32c"] = hex(crc32c(std::as_bytes(std::span(body))));
   return json.dump(2) + "\n";

@@ -218,8 +218,6 @@ void Config::assign(const Section& section, const Key& key, const Value& value, 
              key.field);
 }
 
-void Config::read_file(const std::string& path) { read_text(read_at_most(path, kMostBytes, "recipe"), path); }
-
 void Config::read_text(std::string_view text, const std::string& name) {
   if (text.size() > kMostBytes) throw UsageError(fmt::format("{}: larger than {} bytes", name, kMostBytes));
   const Node root = parse_toml(text, name);

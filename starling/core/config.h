@@ -5,7 +5,7 @@
 //   Config config;
 //   config.section("optimizer", "the local update");
 //   config.key("lr", &recipe.optimizer.lr, above(0), "learning rate, at its highest");
-//   config.read_file("recipes/fashion-mnist.toml");
+//   config.read_text(text, "recipes/fashion-mnist.toml");
 //   config.set("optimizer.lr", "0.002");
 //
 // Every key is declared once; parsing, messages, --print-config and the overrides come from that
@@ -47,10 +47,8 @@ class Config {
   // One of these.
   void key(std::string name, std::string* field, Choices choices, std::string help);
 
-  // Sets the values of the file and leaves the others. The file has at most 32 KB. After an error
-  // some fields may be set already.
-  void read_file(const std::string& path);
-  // `name` is the file name in messages.
+  // Sets the values of the text, at most kMostBytes, and leaves the others. `name` is the file name
+  // in messages. After an error some fields may be set already.
   void read_text(std::string_view text, const std::string& name);
   // One override. `path` is "section.key"; `where` is its place in messages.
   void set(const std::string& path, const std::string& value, const std::string& where = "command line");

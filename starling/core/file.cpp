@@ -115,9 +115,14 @@ std::string read_text(const std::string& path, std::uint64_t most) {
 void write_text(const std::string& path, const std::string& text) {
   const std::string draft = path + ".tmp";
   File file = File::to_write(draft);
-  file.write(std::as_bytes(std::span(text)));
-  file.sync();
-  if (std::rename(draft.c_str(), path.c_str()) != 0) fail(path, "put in place");
+  try {
+    file.write(std::as_bytes(std::span(text)));
+    file.sync();
+    if (std::rename(draft.c_str(), path.c_str()) != 0) fail(path, "put in place");
+  } catch (const Error&) {
+    unlink(draft.c_str());
+    throw;
+  }
 }
 
 void sync_folder(const std::string& path) {

@@ -50,9 +50,10 @@ std::vector<std::string> cifar10_files(const std::string& folder, bool train) {
 void find_cifar10(const std::string& folder) {
   for (const bool train : {true, false}) {
     for (const std::string& path : cifar10_files(folder, train)) {
-      if (!std::filesystem::exists(path))
-        throw Error(
-            fmt::format("{}: not there; it is in cifar-10-binary.tar.gz, CIFAR-10's binary version", path));
+      std::error_code error;
+      if (!std::filesystem::exists(path, error))
+        throw Error(fmt::format("{}: {}; it is in cifar-10-binary.tar.gz, CIFAR-10's binary version", path,
+                                error ? error.message() : "not there"));
     }
   }
 }

@@ -66,10 +66,11 @@ std::string fashion_mnist_folder(const std::string& dir) {
 void find_fashion_mnist(const std::string& dir) {
   const std::string folder = fashion_mnist_folder(dir);
   for (const char* file : kFiles) {
-    if (!std::filesystem::exists(folder + "/" + file)) {
-      throw Error(fmt::format(
-          "{}/{}: not there; scripts/fetch-fashion-mnist fetches it, data.dir names another folder", folder,
-          file));
+    std::error_code error;
+    if (!std::filesystem::exists(folder + "/" + file, error)) {
+      throw Error(
+          fmt::format("{}/{}: {}; scripts/fetch-fashion-mnist fetches it, data.dir names another folder",
+                      folder, file, error ? error.message() : "not there"));
     }
   }
 }

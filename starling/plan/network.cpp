@@ -31,10 +31,9 @@ Network network_of(const Profile& profile) {
   return network;
 }
 
-Work work_of(const Profile& profile, double share) {
+Work work_of(const Profile& profile) {
   Work work;
-  for (double bytes : profile.blocks) work.block_bytes.push_back(bytes * share);
-  work.mean_bytes = profile.blocks;
+  work.block_bytes = work.mean_bytes = profile.blocks;
   work.compute = profile.compute;
   work.model_bytes = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
   return work;

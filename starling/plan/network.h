@@ -35,9 +35,8 @@ struct Work {
 // of the shapes, constant beyond them, and 1 without any.
 double share_of(const std::vector<Shape>& shapes, int peers);
 
-// The measured network and work of a profile, for the measured workers. `share`: the part of an
-// fp32 block that goes to a neighbour.
+// The measured network and work of a profile, for the measured workers. Blocks go in fp32.
 Network network_of(const Profile& profile);
-Work work_of(const Profile& profile, double share = 1);
+Work work_of(const Profile& profile);
 
 }  // namespace starling

@@ -40,10 +40,11 @@ RecordedCompute measured_compute(const Recipe& recipe, const World& world, Learn
   const auto made = make_optimizer(measured, learner.model(), recorded);
   Optimizer& optimizer = *made;
   for (auto& group : optimizer.param_groups()) group.options().set_lr(0);
+  const std::int64_t first = learner.first_step();  // earlier workers have drawn what is before it
   for (std::int64_t step = 0; step < kMeasuredSteps; ++step) {
     recorded.timeline->step(step + 1);
     optimizer.zero_grad();
-    learner.gradient(step, optimizer);
+    learner.gradient(first + step, optimizer);
     optimizer.step();
   }
   optimizer.zero_grad();

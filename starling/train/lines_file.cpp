@@ -1,5 +1,6 @@
 #include "starling/train/lines_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -81,6 +82,20 @@ std::string lines_up_to(const std::string& path, std::span<const std::int64_t> s
     if (*step <= steps[static_cast<std::size_t>(*rank)]) kept += line + "\n";
   }
   return kept;
+}
+
+double latest_seconds(const std::string& path) {
+  constexpr std::streamoff kEnd = 1 << 20;  // bytes; cut, its first line is none
+  std::ifstream file(path, std::ios::ate);
+  file.seekg(std::max<std::streamoff>(0, file.tellg() - kEnd));
+  double latest = 0;
+  for (std::string line; std::getline(file, line);) {
+    const Json record = Json::parse(line, nullptr, false);
+    if (!record.is_object()) continue;
+    if (const auto said = record.find("seconds"); said != record.end() && said->is_number())
+      latest = std::max(latest, said->get<double>());
+  }
+  return latest;
 }
 
 }  // namespace starling

@@ -36,4 +36,7 @@ class LinesFile {
 // warning. A line without a rank or a step is one of rank 0, or after all steps.
 std::string lines_up_to(const std::string& path, std::span<const std::int64_t> steps, const Log& log);
 
+// The largest "seconds" of the lines at the end of the file; 0 if there are none.
+double latest_seconds(const std::string& path);
+
 }  // namespace starling

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/file.h>
 #include <torch/version.h>
 #include <unistd.h>
 
@@ -108,11 +109,16 @@ Metrics::Metrics(std::string folder, Log log)
       lines_(lines_in(folder_, log_)) {}
 
 void Metrics::clear_after(std::span<const std::int64_t> steps) {
+  // Hosts that share the folder do it one after the other, for none to read what another one moves.
+  const Descriptor lock(open(lines_.path().c_str(), O_RDWR | O_CLOEXEC));  // NFS locks no others
+  flock(lock.get(), LOCK_EX);
   const std::string tests = lines_up_to(tests_, steps, log_);
   lines_.keep(lines_up_to(lines_.path(), steps, log_));
   if (!tests.empty()) LinesFile(tests_, log_).keep(tests);
-  std::vector<std::string> gone{folder_ + "/recipe.toml", folder_ + "/" + kResumed,
-                                folder_ + "/summary.json"};
+  std::vector<std::string> gone;
+  for (const char* name :
+       {"recipe.toml", kResumed, "summary.json", "simulate.jsonl", "cluster.json", "simulate.svg"})
+    gone.push_back(folder_ + "/" + name);
   if (tests.empty()) gone.push_back(tests_);
   for (const std::string& path : gone) {
     if (unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "removed");

@@ -2,8 +2,9 @@
 //
 //   metrics.jsonl   one JSON object per line, for each logged step of each worker, in the order of
 //                   writing. With mixing.topology = auto the first line is
-//                   {"step": 0, "topology": NAME, "why": ...}. Asynchronous schemes add
-//                   Statistics::rate, distance and edges since the start
+//                   {"step": 0, "topology": NAME, "why": ...}, and where other workers went on
+//                   there is another such line. Asynchronous schemes add Statistics::rate, distance
+//                   and edges since the start
 //   tests.jsonl     one JSON object per line, for each test of the average model
 //   recipe.toml     every key of the recipe with the value that it had, overrides included
 //   resumed.json    the manifest of the checkpoint that the run was resumed from
@@ -14,7 +15,7 @@
 //                   if the recipe asks for them (core/timeline.h, tensorboard.h)
 //
 // In a resumed run, steps, samples and seconds include those before the checkpoint; waiting and
-// bytes do not.
+// bytes do not. A worker that comes into a run goes on from the latest seconds.
 #pragma once
 
 #include <cstdint>
@@ -111,10 +112,11 @@ class Metrics {
   explicit Metrics(std::string folder, Log log = [](Level, const std::string&) {});
   // As write_resumed() wrote it into this folder. Throws Error.
   static Manifest resumed(const std::string& folder);
-  // Removes the files of an earlier run, but for the lines up to these steps of each rank. One
-  // worker calls it, before any worker writes. A line of another form is dropped with a warning. A
-  // full disk does not cost the others.
+  // Removes the files of an earlier run, of `starling simulate` too, but for the lines up to these
+  // steps of each rank. One worker of each host calls it, before any worker writes. A line of
+  // another form is dropped with a warning. A full disk does not cost the others.
   void clear_after(std::span<const std::int64_t> steps);
+  double latest_seconds() const { return starling::latest_seconds(lines_.path()); }
   void write(const StepRecord& record);
   void write_chosen(const std::string& topology, const std::string& why);
   void write_test(const TestRecord& record);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <locale>
 #include <numbers>
 #include <sstream>
 #include <utility>
@@ -87,15 +85,15 @@ void choose_task(Recipe& recipe, const std::string& text, const std::string& fil
 
 // The rising numbers between 0 and 1 in schedule.drops.
 std::vector<double> drops_of(const Recipe& recipe, const std::string& where) {
-  std::istringstream text(recipe.schedule.drops);
-  text.imbue(std::locale::classic());
-  std::vector<double> drops;
-  for (double drop = 0; text >> drop;) drops.push_back(drop);
-  const bool rising = std::ranges::adjacent_find(drops, std::greater_equal()) == drops.end();
-  if (!text.eof() || drops.empty() || !rising || drops.front() <= 0 || drops.back() >= 1)
+  std::istringstream words(recipe.schedule.drops);
+  std::vector<double> drops{0};  // and 1 behind them, so that all neighbours must rise
+  for (std::string word; words >> word;) drops.push_back(parse_number<double>(word).value_or(NAN));
+  drops.push_back(1);
+  const auto falls = [](double before, double after) { return !(before < after); };  // NaN, too
+  if (drops.size() < 3 || std::ranges::adjacent_find(drops, falls) != drops.end())
     throw UsageError(fmt::format("{}: schedule.drops = {}: wants rising numbers between 0 and 1: \"0.3 0.6\"",
                                  where, short_of(recipe.schedule.drops)));
-  return drops;
+  return {drops.begin() + 1, drops.end() - 1};
 }
 
 void check_split(const Recipe& recipe, const Config& config) {
@@ -121,7 +119,7 @@ Config recipe_config(Recipe& r) {
   c.section("run", "how long, how often repeated, and where results go");
   c.key("seed", &r.run.seed, at_least(0),
         fmt::format("of the initial weights, {}, and of asynchronous averagings", task.drawn));
-  c.key("epochs", &r.run.epochs, above(0),
+  c.key("epochs", &r.run.epochs, Range{.least = 0, .most = 1e6, .least_open = true},
         fmt::format("passes over the training {}, shared by all workers", task.examples));
   c.key("steps", &r.run.steps, at_least(0), "optimizer steps in place of epochs; 0: as epochs say");
   c.key("ends", &r.run.ends, Choices{"each", "together"},

@@ -188,17 +188,23 @@ class Steps {
     const double step = record.whole("step", 1, kMostSteps);
     const auto [found, is_new] = workers_.try_emplace(rank);
     Worker& worker = found->second;
-    if (step <= worker.step)
+    const double sent = record.not_negative("bytes_sent");
+    // A resumed run counts them anew. So does a worker that comes back, which may take earlier
+    // steps again.
+    if (step <= worker.step && sent >= worker.sent)
       record.refuse(
           fmt::format("step {:.0f} of rank {} does not come after its step {:.0f}", step, rank, worker.step));
-    const double sent = record.not_negative("bytes_sent");
-    // A resumed run counts them anew.
     const double more = sent < worker.sent ? sent : sent - worker.sent;
+    const double steps = step - std::exchange(worker.step, step);
     worker.bytes += more;
-    Group& group = groups_[step];
-    if (!is_new || !resumed_) group.step_bytes.add(more / (step - worker.step));
-    worker.step = step;
     worker.sent = sent;
+    if (step <= worker.latest) return;
+    worker.latest = step;
+    // The first line of a worker that came later, or of a resumed run, does not say how many steps
+    // it counts.
+    const bool counts = !is_new || (!resumed_ && (groups_.empty() || step <= groups_.begin()->first));
+    Group& group = groups_[step];
+    if (counts) group.step_bytes.add(more / steps);
     group.seconds.add(record.not_negative("seconds"));
     group.bytes.add(worker.bytes);
     const auto add_if = [&](Values& values, const char* key) {
@@ -230,9 +236,10 @@ class Steps {
 
  private:
   struct Worker {
-    double step = 0;
-    double sent = 0;   // as its latest line says
-    double bytes = 0;  // in all of its lines
+    double step = 0;    // of the line before
+    double latest = 0;  // step
+    double sent = 0;    // as its latest line says
+    double bytes = 0;   // in all of its lines
   };
   struct Group {
     Values seconds, bytes, loss, lr, waiting_share, step_bytes, distance;

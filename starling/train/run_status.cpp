@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "starling/core/error.h"
 #include "starling/core/text.h"
@@ -164,6 +165,7 @@ class StatusReading {
   }
 
   void add_line(const Node& line) {
+    if (std::string chosen = text_at(line, "topology"); !chosen.empty()) chosen_ = std::move(chosen);
     const auto rank = whole_at(line, "rank", 0, most_ranks_ - 1),
                step = whole_at(line, "step", 1, kMostStatusSteps);
     if (!rank || !step) return;
@@ -217,11 +219,15 @@ class StatusReading {
     } catch (const Error&) {  // neither is known
     }
     if (run_.topology != "auto") return;
-    std::ifstream metrics(inside("metrics.jsonl"), std::ios::binary);  // its first line has the choice
-    std::string line(1 << 16, '\0');
-    metrics.read(line.data(), static_cast<std::streamsize>(line.size()));
-    const auto chosen = line_if_whole(line.substr(0, line.find('\n')));
-    if (chosen && !text_at(*chosen, "topology").empty()) run_.topology = text_at(*chosen, "topology");
+    // The choice is in the first line, and anew where other workers went on.
+    if (chosen_.empty()) {
+      std::ifstream metrics(inside("metrics.jsonl"), std::ios::binary);
+      std::string line(1 << 16, '\0');
+      metrics.read(line.data(), static_cast<std::streamsize>(line.size()));
+      if (const auto first = line_if_whole(line.substr(0, line.find('\n'))))
+        chosen_ = text_at(*first, "topology");
+    }
+    if (!chosen_.empty()) run_.topology = chosen_;
   }
 
   RunStatus::State state() const {
@@ -229,8 +235,14 @@ class StatusReading {
     const auto any = [&](Process process) {
       return std::ranges::find(run_.workers, process, &WorkerStatus::process) != run_.workers.end();
     };
-    std::error_code none;
-    if (fs::is_regular_file(inside("summary.json"), none)) return RunStatus::State::finished;
+    struct stat summary{};
+    const bool is_there = stat(inside("summary.json").c_str(), &summary) == 0 && S_ISREG(summary.st_mode);
+    // A run that has just begun here has not removed that of the run before yet.
+    const bool is_earlier = std::ranges::any_of(run_.workers, [&](const WorkerStatus& w) {
+      return w.process() == Process::running &&
+             w.phases->begin > static_cast<double>(summary.st_mtim.tv_sec) + 1;
+    });
+    if (is_there && !is_earlier) return RunStatus::State::finished;
     if (any(Process::running)) return RunStatus::State::running;
     return any(Process::unknown) ? RunStatus::State::unknown : RunStatus::State::ended;
   }
@@ -257,6 +269,7 @@ class StatusReading {
   std::map<int, WorkerStatus> workers_;
   std::map<int, std::deque<std::pair<std::int64_t, double>>> latest_;  // step and seconds
   int most_ranks_ = kMostStatusRanks;
+  std::string chosen_;  // topology
 };
 
 }  // namespace

@@ -255,9 +255,17 @@ class StudyReader : TreeReader {
 
   void name_axes() {
     const auto last_part = [](const std::string& name) { return name.substr(name.rfind('.') + 1); };
+    std::map<std::string, std::string> set_by;  // the list that sets a key
     for (const Choosing& axis : grid_) {
       if (std::ranges::count(grid_, axis.name, &Choosing::name) > 1)
         refuse(axis.line, fmt::format("{} is there twice", axis.name));
+      for (const Choice& choice : axis.choices) {
+        for (const auto& [key, value] : choice.keys) {
+          const std::string& list = set_by.emplace(key, axis.name).first->second;
+          if (list != axis.name && axis.name != Study::kAblation)
+            refuse(axis.line, fmt::format("{} and {} both set {}", list, axis.name, key));
+        }
+      }
       const auto same = std::ranges::count_if(
           grid_, [&](const Choosing& other) { return last_part(other.name) == last_part(axis.name); });
       Study::Axis& shown = study_.axes.emplace_back();

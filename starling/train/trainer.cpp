@@ -47,6 +47,12 @@ OtherWorkers other_workers(const Recipe& recipe) {
   return recipe.checkpoint.workers == "average" ? OtherWorkers::average : OtherWorkers::refuse;
 }
 
+// Whether it lies in this folder of checkpoints.
+bool is_of(const Checkpoint& checkpoint, const std::string& root) {
+  std::error_code none;
+  return std::filesystem::equivalent(std::filesystem::path(checkpoint.folder()) / "..", root, none);
+}
+
 // The checkpoint that the recipe resumes, if it names one: it fits the recipe and the number of
 // workers.
 std::optional<Checkpoint> find_checkpoint(const Recipe& recipe, int workers) {
@@ -58,7 +64,7 @@ std::optional<Checkpoint> find_checkpoint(const Recipe& recipe, int workers) {
     check_resumable(recipe, start->manifest().recipe, start->folder(), start->manifest().workers != workers);
   }
   if (recipe.checkpoint.every == 0 || !has_checkpoints(root)) return start;
-  if (!start || !std::filesystem::equivalent(std::filesystem::path(start->folder()) / "..", root)) {
+  if (!start || !is_of(*start, root)) {
     throw UsageError(
         fmt::format("{} holds the checkpoints of another run: resume it (--resume {}), remove them, or "
                     "give another folder (--out)",
@@ -83,22 +89,24 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
   const AverageScore test = test_average(optimizer, task, ema);
   const double worst = test_worst(optimizer, task, info);
   constexpr double kMega = 1e6;  // bytes are averaged as floats, in MB
-  std::array<float, 11> means{static_cast<float>(log.loss()),
+  std::array<float, 10> means{static_cast<float>(log.loss()),
                               static_cast<float>(log.seconds()),
                               static_cast<float>(log.waiting_share(statistics)),
                               static_cast<float>(static_cast<double>(statistics.bytes_sent) / kMega),
-                              static_cast<float>(log.samples()),
+                              static_cast<float>(static_cast<double>(statistics.payload_sent) / kMega),
                               static_cast<float>(statistics.aborted),
                               static_cast<float>(statistics.directed_aborted),
                               static_cast<float>(statistics.skipped),
                               static_cast<float>(statistics.questions.unanswered),
-                              static_cast<float>(static_cast<double>(statistics.payload_sent) / kMega),
                               static_cast<float>(statistics.jumped)};
   const int left = std::max(optimizer.average(means), 1);
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(world.size));  // by rank; not as floats
+  samples[static_cast<std::size_t>(world.rank)] = log.samples();
+  optimizer.maximum(samples);
   Summary summary = begun_summary(recipe, world.size);
   summary.workers_lost = world.size - left;
   summary.steps = steps;
-  summary.samples = std::llround(double{means[4]} * left);
+  summary.samples = std::accumulate(samples.begin(), samples.end(), std::int64_t{0});
   summary.seconds = means[1];
   summary.loss = means[0];
   summary.test_loss = test.score.loss;
@@ -106,10 +114,10 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
   summary.worst_score = worst;
   summary.consensus_distance = test.consensus_distance;
   summary.bytes_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[3]} * kMega));
-  summary.payload_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[9]} * kMega));
+  summary.payload_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[4]} * kMega));
   summary.waiting_share = means[2];
   summary.blocks_aborted = means[5];
-  summary.blocks_jumped = means[10];
+  summary.blocks_jumped = means[9];
   summary.directed_aborted = means[6];
   summary.questions_unanswered = means[8];
   summary.steps_skipped = means[7];
@@ -332,12 +340,9 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   } else {
     check_recipe(recipe, world.size, world.local_size);
   }
-  Metrics metrics(recipe.run.out, world.log);
   const Start begun = find_start(recipe, world.size, is_newcomer);
   const std::optional<Manifest>& resumed = begun.resumed;
   const std::vector<std::int64_t>& made = begun.made;
-  // No worker writes before all have an Optimizer.
-  if (world.local_rank == 0 && !is_newcomer) metrics.clear_after(begun.by_earlier);
   const TaskInfo& task = task_of(recipe);
   const Drawer who = drawer_of(world, begun.before, recipe.train.accumulate);
   const MakeTask make_task = named_input([&] { return task.load(recipe); });
@@ -349,6 +354,13 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   if (begun.from && resumed->step >= steps) {
     throw UsageError(fmt::format("{} is of step {}: the run was done, there is nothing to resume",
                                  begun.from->folder(), resumed->step));
+  }
+  // After all that can refuse the run; and no worker writes before all have an Optimizer. A run
+  // that goes on from another folder's checkpoint has no lines here yet.
+  Metrics metrics(recipe.run.out, world.log);
+  if (world.local_rank == 0 && !is_newcomer) {
+    const bool goes_on_here = begun.from && is_of(*begun.from, checkpoints_of(recipe));
+    metrics.clear_after(goes_on_here ? begun.by_earlier : std::vector<std::int64_t>{});
   }
 
   const ChosenTopology topology = topology_of(recipe, world, observer, learner, resumed);
@@ -366,14 +378,15 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     return before + static_cast<std::int64_t>(optimizer.steps());
   };
   const std::int64_t first_step = own_steps();
-  Logbook log(recipe, world, observer, metrics,
-              {.steps = steps,
-               .steps_per_epoch = learner.steps_per_epoch(),
-               .first_step = first_step,
-               .first_seconds = resumed ? resumed->seconds : 0,
-               .begin = learner.first_step(),
-               .begin_epochs = learner.task().deal().epochs_before(),
-               .begin_samples = samples_before(who, recipe.train.batch)});
+  Logbook log(
+      recipe, world, observer, metrics,
+      {.steps = steps,
+       .steps_per_epoch = learner.steps_per_epoch(),
+       .first_step = first_step,
+       .first_seconds = std::max(resumed ? resumed->seconds : 0, is_newcomer ? metrics.latest_seconds() : 0),
+       .begin = learner.first_step(),
+       .begin_epochs = learner.task().deal().epochs_before(),
+       .begin_samples = samples_before(who, recipe.train.batch)});
   if (world.rank == 0 && !is_newcomer) {
     if (!topology.why.empty()) log.add_choice(topology);  // the first line
     metrics.write_recipe(as_given);

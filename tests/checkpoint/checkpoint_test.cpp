@@ -145,6 +145,11 @@ TEST(Checkpoint, FoldersThatHoldNoneAreRefused) {
   spill(folder / "latest", "step-5\n");
   EXPECT_THAT(refusal([&] { Checkpoint checkpoint(folder.path); }),
               HasSubstr("step-5/manifest.json: cannot be opened: No such file or directory"));
+  const std::string far(5000, 'x');
+  EXPECT_THAT(refusal([&] { Checkpoint checkpoint(far); }),
+              HasSubstr("xx/latest: cannot be read: File name too long"));
+  EXPECT_THAT(refusal([&] { has_checkpoints(far); }), HasSubstr("xx: cannot be listed: File name too long"));
+  EXPECT_FALSE(has_checkpoints(folder / "none"));
 }
 
 TEST(Checkpoint, PlacesThatCannotHoldOneAreNamed) {

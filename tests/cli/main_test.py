@@ -55,6 +55,12 @@ class Main(CommandTest):
                           self.usage_error("train", "x.toml", wrong, "4"))
         self.assertIn('--workers: "four" is no number from 1 to ', self.usage_error("train", "x.toml", "--workers", "four"))
 
+    def test_a_value_may_be_empty(self):
+        recipe = pathlib.Path(__file__).parent.parent.parent / "recipes" / "resnet18-cifar10-a2cid2.toml"
+        for given in (("--data.dir=",), ("--data.dir", "")):
+            said = self.starling("train", recipe, *given, "--print-config")
+            self.assertRegex(said, r'(?m)^dir = ""')
+
     def test_every_recipe_is_one(self):
         recipes = sorted((pathlib.Path(__file__).parent.parent.parent / "recipes").rglob("*.toml"))
         self.assertGreater(len(recipes), 3)

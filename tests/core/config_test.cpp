@@ -1,6 +1,5 @@
 #include "starling/core/config.h"
 
-#include <filesystem>
 #include <random>
 
 #include <gmock/gmock.h>
@@ -143,16 +142,6 @@ TEST(Config, WhatItPrintsIsReadBackEqual) {
   EXPECT_EQ(d.print(), printed);
   EXPECT_THAT(printed, testing::HasSubstr(
                            "count = 9  # a number of things; a whole number at least 1 and at most 10\n"));
-}
-
-TEST(Config, FilesThatAreNoRecipes) {
-  EveryKind v;
-  Config c = declare(v);
-  const auto read = [&](const std::string& path) { return refusal<UsageError>([&] { c.read_file(path); }); };
-  EXPECT_EQ(read("/no/such/file.toml"), "/no/such/file.toml: cannot be opened: No such file or directory");
-  EXPECT_EQ(read("/dev/zero"), "/dev/zero: larger than 32768 bytes, so it is no recipe");
-  const std::string folder = std::filesystem::temp_directory_path();
-  EXPECT_EQ(read(folder), folder + ": cannot be read: Is a directory");
 }
 
 TEST(Config, HostileTextIsRefusedWithoutACrash) {

@@ -7,6 +7,7 @@
 
 #include "starling/core/descriptor.h"
 #include "tests/folder.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -27,6 +28,23 @@ TEST(WriteOnce, SaysByErrnoWhyNothingWasWritten) {
   EXPECT_EQ(errno, ENOSPC);
   EXPECT_EQ(write_once(-1, "text"), 0U);
   EXPECT_EQ(errno, EBADF);
+}
+
+TEST(WriteText, AFailureLeavesTheOldTextAlone) {
+  const Folder folder;
+  const std::string path = folder / "file", taken = folder / "taken";
+  std::filesystem::create_directory(taken);
+  write_text(path, "old");
+  {
+    const FullDisk full(3);
+    EXPECT_EQ(refusal([&] { write_text(path, "new text"); }),
+              path + ".tmp: cannot be written: File too large");
+  }
+  EXPECT_EQ(refusal([&] { write_text(taken, "text"); }), taken + ": cannot be put in place: Is a directory");
+  EXPECT_EQ(slurp(path), "old");
+  EXPECT_EQ(
+      std::distance(std::filesystem::directory_iterator(folder.path), std::filesystem::directory_iterator()),
+      2);  // no draft
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // config_test.cpp has hostile TOML in recipes. This file tests the rest of the tree, and JSON.
 #include "starling/core/tree.h"
 
+#include <filesystem>
 #include <random>
 
 #include <gmock/gmock.h>
@@ -146,6 +147,16 @@ TEST(Tree, ChangedJsonIsAcceptedOrRefusedInOneLine) {
     }
     EXPECT_EQ(error_of(parse_json, text).find('\n'), std::string::npos);
   }
+}
+
+TEST(Tree, FilesThatCannotBeReadAreNamed) {
+  const auto read = [](const std::string& path) {
+    return refusal<UsageError>([&] { read_at_most(path, 32'768, "recipe"); });
+  };
+  EXPECT_EQ(read("/no/such/file.toml"), "/no/such/file.toml: cannot be opened: No such file or directory");
+  EXPECT_EQ(read("/dev/zero"), "/dev/zero: larger than 32768 bytes, so it is no recipe");
+  const std::string folder = std::filesystem::temp_directory_path();
+  EXPECT_EQ(read(folder), folder + ": cannot be read: Is a directory");
 }
 
 }  // namespace

@@ -255,8 +255,8 @@ TEST(Profile, IsWhatTheModelRunsOn) {
   EXPECT_THAT(network.host_of, ElementsAre(0, 1, 0));
   EXPECT_EQ(network.links.size(), 1u);
   EXPECT_EQ(network.shapes.size(), 2u);
-  const Work work = work_of(profile, 0.5);
-  EXPECT_EQ(work.block_bytes[0], (1 << 20) / 2);
+  const Work work = work_of(profile);
+  EXPECT_EQ(work.block_bytes[0], 1 << 20);
   EXPECT_EQ(work.mean_bytes[0], 1 << 20);
   EXPECT_EQ(work.compute.size(), 3u);
 }

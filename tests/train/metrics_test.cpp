@@ -1,14 +1,20 @@
 #include "starling/train/metrics.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/file.h>
 
+#include "starling/core/descriptor.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"
 #include "tests/threads.h"
@@ -74,13 +80,30 @@ TEST_F(MetricsTest, ClearRemovesAnEarlierRun) {
   metrics.write(Summary{});
   EXPECT_EQ(lines().size(), 1u);
   EXPECT_TRUE(fs::exists(folder_ / "summary.json"));
+  const auto simulated = {"simulate.jsonl", "cluster.json", "simulate.svg"};
+  for (const char* name : simulated) spill(folder_ / name, "");
   Metrics next(folder_);
   next.clear_after({});
   EXPECT_EQ(lines().size(), 0u);
   EXPECT_FALSE(fs::exists(folder_ / "summary.json"));
+  for (const char* name : simulated) EXPECT_FALSE(fs::exists(folder_ / name)) << name;
   metrics.write({.step = 2});  // an opened file goes on at the new end
   ASSERT_EQ(lines().size(), 1u);
   EXPECT_EQ(lines()[0]["step"], 2);
+}
+
+TEST_F(MetricsTest, HostsThatShareAFolderClearItOneAfterTheOther) {
+  Metrics metrics(folder_);
+  metrics.write({.step = 1});
+  const Descriptor other(open((folder_ / "metrics.jsonl").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  on_threads(2, [&](int thread) {
+    if (thread == 0) return Metrics(folder_).clear_after(std::vector<std::int64_t>{1});
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // without a lock it would be over
+    metrics.write({.step = 2});
+    ::flock(other.get(), LOCK_UN);
+  });
+  EXPECT_EQ(lines().size(), 1U);
 }
 
 TEST_F(MetricsTest, SummaryHoldsWhatTheCommandPromises) {
@@ -225,6 +248,22 @@ TEST_F(MetricsTest, LinesOfOtherTypesAreDroppedWithAWarning) {
                                           path + ":9" + end, path + ":10" + end));
   ASSERT_EQ(lines().size(), 3U);
   EXPECT_EQ(lines()[2]["step"], 2);
+}
+
+TEST_F(MetricsTest, FindsTheLatestSeconds) {
+  const Metrics metrics(folder_);
+  const std::string line = R"({"rank":0,"step":1,"seconds":2.5})",
+                    later = R"({"rank":1,"step":1,"seconds":3})";
+  for (const auto& [text, seconds] : std::map<std::string, double>{
+           {"", 0},
+           {"{\"step\":0,\"topology\":\"ring\"}\n", 0},
+           {line + "\n" + later + "\n" + line + "\n", 3},
+           {line + "\n" + later.substr(0, 20), 2.5},                       // is being written
+           {later + std::string(1 << 20, ' ') + "\n" + line + "\n", 2.5},  // begins before the end
+           {"[3]\n{\"seconds\":\"7\"}\n" + line, 2.5}}) {
+    spill(folder_ / "metrics.jsonl", text);
+    EXPECT_EQ(metrics.latest_seconds(), seconds) << text.substr(0, 100);
+  }
 }
 
 TEST_F(MetricsTest, NamesNeedNotBeUtf8) {

@@ -52,7 +52,8 @@ TEST_F(RecipeTest, WhatIsPrintedIsReadBack) {
 TEST_F(RecipeTest, RefusesDropsThatDoNotRise) {
   EXPECT_EQ(error_of("[schedule]\ndrops = '0.6 0.3'\n"),
             path_ + ":2: schedule.drops = \"0.6 0.3\": wants rising numbers between 0 and 1: \"0.3 0.6\"");
-  for (const std::string drops : {"", "x", "0.3 x", "0.3 0.3", "0 0.5", "0.5 1", "0.5, 0.6", "nan"})
+  for (const std::string drops : {"", "x", "0.3 x", "0.3 0.3", "0 0.5", "0.5 1", "0.5, 0.6", "nan",
+                                  "0.3 nan 0.5", "0.3 0.6e", "0.3 -", "0.3 .", "0.3 0x"})
     EXPECT_THAT(error_of("[schedule]\ndrops = '" + drops + "'\n"), testing::HasSubstr("wants rising numbers"))
         << drops;
 }
@@ -71,6 +72,8 @@ TEST_F(RecipeTest, Refuses) {
   EXPECT_THAT(error_of("[mixing]\none_in = 0"), testing::HasSubstr(":2: mixing.one_in = 0: out of range"));
   EXPECT_THAT(error_of("[mixing]\ngamma = 1.5"), testing::HasSubstr(":2: mixing.gamma = 1.5: out of range"));
   EXPECT_THAT(error_of("[run]\nepochs = 0"), testing::HasSubstr(":2: run.epochs = 0: out of range"));
+  EXPECT_THAT(error_of("[run]\nepochs = 1e7"),
+              testing::HasSubstr("out of range, allowed is a number above 0 and at most"));
   EXPECT_EQ(error_of("[optimizer]\nrule = 'sgd'\nnesterov = true"),
             path_ + ":3: optimizer.nesterov = true: wants optimizer.momentum above 0");
   EXPECT_EQ(error_of("[data]\nname = 'text'\n[model]\nwidth = 12\nheads = 5"),

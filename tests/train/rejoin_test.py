@@ -128,12 +128,14 @@ class Rejoin(Run):
                                        **places)
 
     def check_joined(self, *processes):
-        """All finish, and the last of them has joined the others."""
+        """All finish, and the last of them has joined the others: after which step, with whose state."""
         said = [self.finish(process, 0)[1] for process in processes]
-        self.assertRegex(said[-1], r"this worker has joined the run after step \d\d+, with the state of worker \d")
+        joined = r"this worker has joined the run after step (\d\d+), with the state of worker (\d)"
+        self.assertRegex(said[-1], joined)
         summary = self.summary()
         self.assertEqual((summary["workers"], summary["workers_lost"]), (WORKERS, 0), said)
         self.assertGreaterEqual(summary["worst_accuracy"], 0.9)
+        return map(int, re.search(joined, said[-1]).groups())
 
     def all_train(self, begun):
         self.until(begun[0], lambda steps: len(steps) == len(begun) and min(steps.values()) >= 10)
@@ -142,7 +144,11 @@ class Rejoin(Run):
         start = self.by_itself(STARLING_INITIAL_SIZE=str(WORKERS - 1))
         begun = [start(rank) for rank in range(WORKERS - 1)]
         self.all_train(begun)
-        self.check_joined(*begun, start(WORKERS - 1))
+        step, donor = self.check_joined(*begun, start(WORKERS - 1))
+        # The time of the run goes on.
+        lines = self.metrics()
+        before = max(line["seconds"] for line in lines[donor] if line["step"] < step)
+        self.assertGreater(lines[WORKERS - 1][0]["seconds"], before)
 
     @long
     def test_the_first_comes_back_to_an_empty_store_of_its_own(self):

@@ -132,6 +132,28 @@ TEST_F(RunFolderTest, AResumedRunCountsItsBytesAnew) {
   EXPECT_THAT(values_of(read().step_bytes), ElementsAre(100, 50, 100));
 }
 
+TEST_F(RunFolderTest, AWorkerThatComesBackMayTakeEarlierStepsAgain) {
+  Metrics metrics(folder_.path);
+  for (const auto& [step, bytes] : {std::pair{2, 200}, {4, 400}, {6, 600}, {4, 50}, {6, 250}, {8, 450}})
+    metrics.write({.step = step,
+                   .seconds = 1.0 * step,
+                   .loss = 1.0 / bytes,
+                   .bytes_sent = static_cast<std::uint64_t>(bytes)});
+  EXPECT_THAT(values_of(read().loss), ElementsAre(1.0 / 200, 1.0 / 400, 1.0 / 600, 1.0 / 450));
+  EXPECT_THAT(values_of(read().loss, &RunPoint::bytes), ElementsAre(200, 400, 600, 1050));
+  EXPECT_THAT(values_of(read().step_bytes), ElementsAre(100, 100, 100, 100));
+}
+
+TEST_F(RunFolderTest, AWorkerMayComeLater) {
+  Metrics metrics(folder_.path);
+  for (const int step : {2, 4, 6, 8}) {
+    metrics.write({.rank = 0, .step = step, .bytes_sent = static_cast<std::uint64_t>(step) * 100});
+    if (step > 4) metrics.write({.rank = 1, .step = step, .bytes_sent = step == 6 ? 50U : 250U});
+  }
+  EXPECT_THAT(values_of(read().step_bytes, &RunPoint::least), ElementsAre(100, 100, 100, 100));
+  EXPECT_THAT(values_of(read().loss, &RunPoint::bytes), ElementsAre(200, 400, 325, 525));
+}
+
 TEST_F(RunFolderTest, ReadsWhatSimulateWrites) {
   spill(folder_ / "cluster.json", R"({"workers": 4, "gradient": 0.1})");
   spill(

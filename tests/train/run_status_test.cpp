@@ -1,6 +1,7 @@
 #include "starling/train/run_status.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -145,6 +146,15 @@ TEST_F(RunStatusTest, ReadsWhatTrainWrites) {
   EXPECT_THAT(run.test->consensus_distance, Optional(0.125));
 }
 
+TEST_F(RunStatusTest, TheLatestChoiceOfATopologyHolds) {
+  spill(folder_ / "recipe.toml", "[mixing]\ntopology = \"auto\"\n");
+  for (const char* choice : {"ring", "complete"}) {
+    Metrics(folder_.path).write_chosen(choice, "so");
+    log(0, 2);
+    EXPECT_EQ(read().topology, choice);
+  }
+}
+
 TEST_F(RunStatusTest, AWorkerIsLateInAPhaseOfAStepAndTheOthersWaitForIt) {
   struct Case {
     std::vector<std::function<void()>> phases;
@@ -185,6 +195,18 @@ TEST_F(RunStatusTest, ADeadWorkerIsGoneAndNotLate) {
   alive[1].end();
   EXPECT_EQ(read().state, State::ended);
   spill(folder_ / "summary.json", "{}");
+  EXPECT_EQ(read().state, State::finished);
+}
+
+TEST_F(RunStatusTest, ASummaryFromBeforeTheWorkersIsOfAnEarlierRun) {
+  const std::string summary = folder_ / "summary.json";
+  std::vector<Worker> alive = workers({in_data, in_forward});
+  spill(summary, "{}");
+  EXPECT_EQ(read().state, State::finished);
+  std::filesystem::last_write_time(summary,
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  EXPECT_EQ(read().state, State::running);
+  alive.clear();  // it has been refused
   EXPECT_EQ(read().state, State::finished);
 }
 

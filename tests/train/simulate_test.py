@@ -92,6 +92,22 @@ batch = 8
                 distance = last["consensus_distance"]
                 self.assertAlmostEqual(distance, real["consensus_distance"], delta=1e-3 * distance + 1e-9)
 
+    def test_a_folder_holds_one_run(self):
+        out = self.folder / "one"
+        asked = (self.recipe, "--workers", 2, "--out", out)
+        command("simulate", *asked, "--look-every", 100)
+        command("train", *asked)
+        self.assertFalse((out / "simulate.jsonl").exists())
+        self.assertIn("written to", command("report", out).stdout)
+        before = {file: file.read_bytes() for file in out.glob("*.*")}
+        done = command("simulate", *asked, "--look-every", 100, code=2)
+        self.assertEqual((done.stdout, done.stderr),
+                         ("", f"starling: {out} holds a run of `starling train`: give another folder (--out)\n"))
+        self.assertEqual({file: file.read_bytes() for file in out.glob("*.*")}, before)
+        # So is one that cannot be made.
+        done = command("simulate", *asked[:-1], self.recipe / "out", code=1)
+        self.assertEqual(done.stderr, f"starling: {self.recipe / 'out'}: cannot be made: Not a directory\n")
+
     def test_a_slow_worker_holds_up_those_that_wait_for_it(self):
         def step(*arguments):
             return self.simulate("--workers", 4, "--straggler", 4, "--look-every", 100, *arguments)[-1]["seconds"] / STEPS

@@ -187,6 +187,11 @@ TEST_F(StudyFile, BadInputIsOneLineWithItsPlace) {
            {kHead + "[grid]\ndata.split = ['dirichlet:x']\n",
             "study.toml: run split=dirichlet:x,seed=1: data.split = "},
            {kHead + "[grid]\nm = [{ optimizer.lr = 1.0 }]\n", "study.toml:4: the key name is missing"},
+           {kHead + "[grid]\nm = [{ name = 'a', optimizer.lr = 1.0 }]\noptimizer.lr = [0.1]\n",
+            "study.toml:5: m and optimizer.lr both set optimizer.lr"},
+           {kHead + "[grid]\noptimizer.lr = [0.1]\nm = [{ name = 'a', train.batch = 8 },"
+                    "{ name = 'b', optimizer.lr = 1.0 }]\n",
+            "study.toml:5: optimizer.lr and m both set optimizer.lr"},
        })
     EXPECT_THAT(error_of(text), testing::StartsWith(said)) << text;
   std::string seeds;

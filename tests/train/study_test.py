@@ -272,6 +272,8 @@ batch = 8
             [line] = self.study("--list").stdout.splitlines()
             self.assertTrue(line.startswith("refused "), line)
             self.assertIn(said, line)
+        self.write("[set]\nmixing.outer_lr_at = ''\n[grid]\ntrain.batch = [8]\n")  # a value may be empty
+        self.assertEqual(self.study("--list").stdout.split(None, 2)[:2], ["to", "do"])
 
     def test_real_workers(self):
         self.write('[grid]\nrun.seed = [3]\nmixing.scheme = ["cta"]\n[ablation.bf16]\nmixing.wire = "bf16"\n',
