@@ -8,6 +8,7 @@ FOLDERS ?=#        of tests/, for coverage: all, if none are named
 TSAN ?= transport exchange gossip# the folders of tests that `make sanitize` runs under TSan
 FAULTS ?=#         of the fault matrix, or of `make faults-peers`: all, if none are named
 FUZZ ?=#           more for the fuzzers, such as --seconds 1800 toml
+PYTHONS ?=#        of the wheels: versions or paths, such as 3.11 3.13; that of .venv, if none are named
 JOBS ?= $(shell nproc)
 
 SUFFIX := $(if $(TORCH),-torch-$(TORCH))
@@ -152,6 +153,9 @@ faults-peers: command  ## the same faults under torchrun with DDP, Decent-DP, to
 
 bundle: build  ## the programs for a machine that has torch but no compiler: out/starling-*.tar.xz
 	@scripts/bundle --build $(BUILD)
+
+wheel: deps  ## wheels for PYTHONS="3.11 3.13", each tested where only Python and torch are: out/wheels
+	@TORCH=$(TORCH) JOBS=$(JOBS) scripts/wheels --venv $(VENV) $(PYTHONS)
 
 docs: BOOTSTRAP = --tests
 docs: command  ## the documentation site, offline: out/docs/index.html
