@@ -142,6 +142,7 @@ std::shared_ptr<Device> cuda_device(at::Device device);
 // In a program that links torch's libraries for the CPU only: loads those for CUDA that lie beside
 // them. Call it before the first backward() of the process, since torch accepts no later device.
 // Returns in one line why there is no CUDA here; empty if there is. Python's torch has loaded them.
+// Torch also gives that answer from then on if it was asked for CUDA before, as by a seed.
 std::string find_cuda();
 
 }  // namespace starling
