@@ -1,6 +1,6 @@
 // The memory of torch's tensors on the CPU, which may run out. What tensors have freed stays until
-// free_kept(): the mock GPU (tests/kernels/cuda/other_driver.cpp) may read it later than a real one, whose
-// memory is used again in the order of its work.
+// free_kept(): the mock GPU (tests/kernels/cuda/other_driver.cpp) may read it later than a real one,
+// whose memory is used again in the order of its work.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class ScarceMemory final : public c10::Allocator {
   void fail_after(int tensors) { left_ = tensors; }
   void free_kept() const {
     const std::lock_guard lock(mutex_);
-    freed_.clear();
+    kept().clear();
   }
   // Bytes of all tensors of this thread, those that were freed too.
   std::size_t taken() const { return taken_; }
@@ -47,13 +47,17 @@ class ScarceMemory final : public c10::Allocator {
   }
 
  private:
+  using Kept = std::vector<std::unique_ptr<c10::DataPtr>>;
+  static Kept& kept() {
+    static Kept* const all = new Kept;  // for tensors that live as long as the process
+    return *all;
+  }
   static void keep(void* memory) {
     const std::lock_guard lock(mutex_);
-    freed_.emplace_back(static_cast<c10::DataPtr*>(memory));
+    kept().emplace_back(static_cast<c10::DataPtr*>(memory));
   }
 
   static inline std::mutex mutex_;  // guards what tensors have freed
-  static inline std::vector<std::unique_ptr<c10::DataPtr>> freed_;
   c10::Allocator* const all_ = c10::GetCPUAllocator();
   static inline thread_local int left_ = -1;
   static inline thread_local std::size_t taken_ = 0;

@@ -6,8 +6,8 @@
 //   stream   a queue of work on the GPU; its work is done in order. Null: the default one
 //
 // All methods may be called from any thread, and leave its current context as it was. They throw
-// Error in one line, with the GPU's number, if the driver reports a failure. After most failures all
-// later calls fail too. None waits for the GPU, except where stated.
+// Error in one line, with the GPU's number, if the driver reports a failure. After most failures
+// all later calls fail too. None waits for the GPU, except where stated.
 #pragma once
 
 #include <array>

@@ -123,8 +123,8 @@ class GossipStream {
   virtual std::unique_ptr<HeldOnDevice> make_held_block(at::Tensor x, const Beside& beside) = 0;
 };
 
-// A GPU, and a thread that waits for it. Once the GPU or its driver has failed, every call that needs
-// it throws Error with that first failure, and none begins work.
+// A GPU, and a thread that waits for it. Once the GPU or its driver has failed, every call that
+// needs it throws Error with that first failure, and none begins work.
 class Device {
  public:
   virtual ~Device() = default;  // waits for all that it was given

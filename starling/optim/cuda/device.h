@@ -54,8 +54,8 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     std::byte* on_device() const { return static_cast<std::byte*>(device.mutable_data_ptr()); }
   };
 
-  // f(), which puts work into streams. If the driver refuses a part of it, the GPU has failed: nobody
-  // may go on from what is half done. Throws Error then, and if the GPU has failed before.
+  // f(), which puts work into streams. If the driver refuses a part of it, the GPU has failed:
+  // nobody may go on from what is half done. Throws Error then, and if the GPU has failed before.
   template <class F>
   auto guarded(const F& f) {
     check();
@@ -67,8 +67,8 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
       throw;
     }
   }
-  // Notes that the GPU has failed, if it is the first failure. Before that it waits for the work that
-  // was begun, so that its memory may be freed.
+  // Notes that the GPU has failed, if it is the first failure. Before that it waits for the work
+  // that was begun, so that its memory may be freed.
   void fail(const std::string& what) noexcept;
   bool has_failed();
 
