@@ -1,6 +1,6 @@
 // The memory of torch's tensors on the CPU, which may run out. What tensors have freed stays until
-// free_kept(): the mock GPU (tests/kernels/cuda/other_driver.cpp) may read it later than a real one,
-// whose memory is used again in the order of its work.
+// free_kept(): the mock GPU (tests/kernels/cuda/other_driver.cpp) may read it later than a real
+// one, whose memory is used again in the order of its work.
 #pragma once
 
 #include <cstddef>

@@ -79,9 +79,10 @@ bool CudaDevice::has_failed() {
 
 void CudaDevice::fail(const std::string& what) noexcept {
   gpu_->finish(current());
+  const std::string line = what.substr(0, what.find('\n'));  // torch's have more of them
   const int rank = rank_;
   const std::lock_guard lock(mutex_);
-  if (failure_.empty()) failure_ = rank < 0 ? what : fmt::format("rank {}: {}", rank, what);
+  if (failure_.empty()) failure_ = rank < 0 ? line : fmt::format("rank {}: {}", rank, line);
 }
 
 std::uint64_t CudaDevice::then(const kernels::cuda::Event& reached, std::function<void()> work) {
