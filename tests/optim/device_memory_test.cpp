@@ -31,8 +31,9 @@ const WayToMix kWays[] = {
     {.name = "all_values"},
     {.name = "few_values", .one_in = 3},
     kInTwo,
-    // Two kinds of steps in one pass, and a momentum that moves before it.
-    {.name = "a_matrix", .rule = Muon{.lr = 0.02}, .shapes = {{40, 40}, {kLength - 1600}}}};
+    // Two kinds of steps in one pass, and a momentum that moves beside it. (torch multiplies larger
+    // matrices by another library.)
+    {.name = "a_matrix", .rule = Muon{.lr = 0.02}, .shapes = {{8, 60}, {kLength - 480}}}};
 
 class OneBlockOnADevice : public OtherDevice {
  protected:

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -29,6 +28,7 @@ class ScarceMemory final : public c10::Allocator {
   void fail_after(int tensors) { left_ = tensors; }
   void free_kept() const {
     const std::lock_guard lock(mutex_);
+    for (void* const memory : kept()) all_->raw_deallocate(memory);
     kept().clear();
   }
   // Bytes of all tensors of this thread, those that were freed too.
@@ -39,22 +39,22 @@ class ScarceMemory final : public c10::Allocator {
     if (left_ >= 0) --left_;
     TORCH_CHECK_WITH(OutOfMemoryError, enough, "no memory for ", bytes, " bytes");
     taken_ += bytes;
-    auto* const memory = new c10::DataPtr(all_->allocate(bytes));
-    return {memory->get(), memory, &keep, c10::Device(c10::kCPU)};
+    void* const memory = all_->raw_allocate(bytes);
+    return {memory, memory, &keep, c10::Device(c10::kCPU)};
   }
+  c10::DeleterFnPtr raw_deleter() const override { return &keep; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
 
  private:
-  using Kept = std::vector<std::unique_ptr<c10::DataPtr>>;
-  static Kept& kept() {
-    static Kept* const all = new Kept;  // for tensors that live as long as the process
+  static std::vector<void*>& kept() {
+    static auto* const all = new std::vector<void*>;  // some tensors live as long as the process
     return *all;
   }
   static void keep(void* memory) {
     const std::lock_guard lock(mutex_);
-    kept().emplace_back(static_cast<c10::DataPtr*>(memory));
+    kept().push_back(memory);
   }
 
   static inline std::mutex mutex_;  // guards what tensors have freed
