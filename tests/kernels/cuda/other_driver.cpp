@@ -83,7 +83,7 @@ bool call_fails(const char* name) {
   unfinished = 0;
   return true;
 }
-#define STARLING_MAY_FAIL                            \
+#define STARLING_MAY_FAIL \
   if (call_fails(__func__)) return kFailed
 
 // What is made or released; the latter even if the call fails.
