@@ -1,5 +1,5 @@
 // Memory beside the blocks: what a pass over a GPU needs, copies of blocks on the host, and vectors
-// of a scheme. What is left of a step without it, or after a call of the driver that has failed.
+// of a scheme. Steps without it, and steps in which a call of the driver fails.
 #include <array>
 #include <optional>
 #include <set>

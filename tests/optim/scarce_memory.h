@@ -1,4 +1,4 @@
-// The memory of torch's tensors on the CPU, which may run out. What tensors have freed stays until
+// The memory of torch's tensors on the CPU, which may run out. Freed memory stays until
 // free_kept(): the mock GPU (tests/kernels/cuda/other_driver.cpp) may read it later than a real
 // one, whose memory is used again in the order of its work.
 #pragma once

@@ -1,5 +1,5 @@
-"""scripts/wheels: one wheel for each Python that is named, its refusals, and its files, with Pythons
-of our own that build nothing. tests/python/wheel_test.py tests a real wheel."""
+"""scripts/wheels: one wheel for each Python that is named, its refusals, and its files, with
+Pythons of our own that build nothing. tests/python/wheel_test.py tests a real wheel."""
 
 import os
 import pathlib
@@ -25,7 +25,9 @@ after() {  # after OPTION ARGUMENT...: the argument behind it
 case "$*" in
   *version_info*) echo "$version" ;;
   *find_spec*) echo "$here/torch" ;;
-  *build_sdist*) mkdir "$3/starling_dp-9.8.7" && tar -C "$3" -czf "$3/starling_dp-9.8.7.tar.gz" --remove-files starling_dp-9.8.7 ;;
+  *build_sdist*)
+    mkdir "$3/starling_dp-9.8.7"
+    tar -C "$3" -czf "$3/starling_dp-9.8.7.tar.gz" --remove-files starling_dp-9.8.7 ;;
   *"pip wheel"*)
     to=$(after --wheel-dir "$@")
     echo "build $version $*" >>"$LOG"

@@ -86,7 +86,7 @@ bool call_fails(const char* name) {
 #define STARLING_MAY_FAIL \
   if (call_fails(__func__)) return kFailed
 
-// What is made or released; the latter even if the call fails.
+// Counts a thing that is made or released; the latter even if the call fails.
 int made(int count = 1) {
   const std::lock_guard lock(mutex);
   held += count;
