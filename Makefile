@@ -8,6 +8,7 @@ FOLDERS ?=#        of tests/, for coverage: all, if none are named
 TSAN ?= transport exchange gossip# the folders of tests that `make sanitize` runs under TSan
 FAULTS ?=#         of the fault matrix, or of `make faults-peers`: all, if none are named
 FUZZ ?=#           more for the fuzzers, such as --seconds 1800 toml
+PYTHONS ?=#        of the wheels, and of more modules in the bundle: versions or paths, such as 3.11 3.13
 JOBS ?= $(shell nproc)
 
 SUFFIX := $(if $(TORCH),-torch-$(TORCH))
@@ -25,7 +26,7 @@ deps:  ## install what is missing: Debian packages, torch in .venv
 	@TORCH=$(TORCH) scripts/bootstrap --venv $(VENV) $(BOOTSTRAP)
 
 command: deps  ## build the command alone: .venv/bin/starling
-	@cmake --log-level=NOTICE -G Ninja -S . -B $(BUILD) -DSTARLING_PYTHON=$(CURDIR)/$(VENV)/bin/python $(CMAKE_ARGS)
+	@cmake --log-level=NOTICE -G Ninja -S . -B $(BUILD) -DSTARLING_PYTHON=$(CURDIR)/$(VENV)/bin/python $(if $(PYTHONS),"-DSTARLING_PYTHONS=$(PYTHONS)") $(CMAKE_ARGS)
 	@cmake --build $(BUILD) -j $(JOBS) --target starling-cli
 	@ln -sf ../../$(BUILD)/bin/starling $(VENV)/bin/starling
 
@@ -152,6 +153,9 @@ faults-peers: command  ## the same faults under torchrun with DDP, Decent-DP, to
 
 bundle: build  ## the programs for a machine that has torch but no compiler: out/starling-*.tar.xz
 	@scripts/bundle --build $(BUILD)
+
+wheel: deps  ## wheels for PYTHONS="3.11 3.13", each tested where only Python and torch are: out/wheels
+	@TORCH=$(TORCH) JOBS=$(JOBS) scripts/wheels --venv $(VENV) $(PYTHONS)
 
 docs: BOOTSTRAP = --tests
 docs: command  ## the documentation site, offline: out/docs/index.html

@@ -76,7 +76,7 @@ def why_not_loaded(options, error):
         return one_line(error)
     return (f"{options.build}/python has {', '.join(there)}, and Python {platform.python_version()} needs {wanted}: start "
             "gpu-check with the Python that the module was built for, or build it with "
-            f"PYTHON=python{sysconfig.get_python_version()}")
+            f"PYTHONS={sysconfig.get_python_version()}")
 
 
 def doctor(options):

@@ -12,10 +12,12 @@ from together import parsed, say, verdict
 
 # Program, filter, and with --mock another filter.
 PROGRAMS = [
-    ("device_test", "*OnAGpu*", "*/fp32"),
+    ("device_test", "*OnAGpu*-*OnTheProcessorAreTheSameTwice", "*/fp32"),
     ("processes_test", "*OnAGpu*", "*OnAGpu*"),
+    ("train_test", "*OnAGpu*", "*OnAGpu*/fashion_mnist"),
     ("cuda_kernels_test", "*", "Gpu*:CubinCache*"),
-    ("device_test", "-*OnAGpu*:SchemesOnAnotherDevice.WorkersTrain*", "ADeviceThatFails*"),
+    ("device_test", "-*OnAGpu*:SchemesOnAnotherDevice.WorkersTrain*:ADriverThatFails*:*ACallThatFails*:ADeviceWithoutMemory*",
+     "ADeviceThatFails*"),
 ]
 RESULT = re.compile(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:, where .*)? \((\d+) ms\)$")
 RUN = re.compile(r"\[ RUN +\] (\S+)")

@@ -28,22 +28,28 @@ at::Tensor orthogonal(const at::Tensor& n, int steps, double eps) {
 
 }  // namespace
 
-at::Tensor direction(const Muon& rule, const at::Tensor& gradient, float scale, const at::Tensor& m) {
+void MatrixDirection::move_momentum() const {
+  const c10::AutoGradMode no_gradient(false);
+  momentum.lerp_(gradient, share);
+}
+
+MatrixDirection direction(const Muon& rule, const at::Tensor& gradient, float scale, const at::Tensor& m) {
   const c10::AutoGradMode no_gradient(false);
   const at::Tensor momentum = m.as_strided(gradient.sizes(), gradient.strides());
   at::Tensor g = gradient.to(at::kFloat);
   if (scale != 1) g = g * scale;
-  momentum.lerp_(g, 1 - rule.momentum);
-  const at::Tensor n = rule.nesterov ? at::lerp(g, momentum, rule.momentum) : momentum;
+  const double share = 1 - rule.momentum;
+  at::Tensor n = at::lerp(momentum, g, share);
+  if (rule.nesterov) n = at::lerp(g, n, rule.momentum);
   const at::Tensor matrix = n.reshape({n.size(0), n.numel() / n.size(0)});
   const at::Tensor along = at::empty_like(gradient);
   along.copy_(orthogonal(matrix, rule.ns_steps, rule.eps).reshape(gradient.sizes()));
-  return along;
+  return {along, momentum, g, share};
 }
 
-at::Tensor direction(const Rule& rule, const at::Tensor& gradient, float scale, const at::Tensor& m) {
+MatrixDirection direction(const Rule& rule, const at::Tensor& gradient, float scale, const at::Tensor& m) {
   return std::visit(
-      [&]<class Options>(const Options& o) -> at::Tensor {
+      [&]<class Options>(const Options& o) -> MatrixDirection {
         if constexpr (requires { RuleInfo<Options>::takes_whole(o, 0); })
           return direction(o, gradient, scale, m);
         else

@@ -9,13 +9,23 @@
 
 namespace starling {
 
-// The direction of Muon (kernels/rules/muon.h), with the parameter's type and strides. `gradient`
-// has these too; it is multiplied by `scale`. `m` is the momentum, which moves: floats in the
-// parameter's memory order. As in torch.optim.Muon, the products are in bf16. Their bits may depend
-// on torch's number of threads.
-at::Tensor direction(const Muon& rule, const at::Tensor& gradient, float scale, const at::Tensor& m);
+struct MatrixDirection {
+  at::Tensor along;  // with the parameter's type and strides
+  // Moves the momentum to the one that `along` was computed from. Takes no memory, so that it
+  // cannot fail for want of it: call it once the step is sure to be made.
+  void move_momentum() const;
+
+  at::Tensor momentum, gradient;  // floats
+  double share;                   // of the gradient in the momentum
+};
+
+// The direction of Muon (kernels/rules/muon.h). `gradient` has the parameter's type and strides; it
+// is multiplied by `scale`. `m` is the momentum of before: floats in the parameter's memory order.
+// As in torch.optim.Muon, the products are in bf16. Their bits may depend on torch's number of
+// threads.
+MatrixDirection direction(const Muon& rule, const at::Tensor& gradient, float scale, const at::Tensor& m);
 
 // The same for any rule that takes matrices whole (takes_whole() in rule_step.h).
-at::Tensor direction(const Rule& rule, const at::Tensor& gradient, float scale, const at::Tensor& m);
+MatrixDirection direction(const Rule& rule, const at::Tensor& gradient, float scale, const at::Tensor& m);
 
 }  // namespace starling

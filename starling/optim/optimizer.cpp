@@ -225,7 +225,10 @@ void Optimizer::take_new_groups() {
                 /*undivided=*/scheme_of(e.options).traits.wire_values != nullptr);
   std::set<std::string> not_kept;
   for (std::size_t b = first_block; b < e.blocks.size(); ++b) {
-    if (e.blocks[b].on_device) not_kept.insert(e.blocks[b].on_device->device()->not_kept());
+    if (!e.blocks[b].on_device) continue;
+    Device& device = *e.blocks[b].on_device->device();
+    device.set_rank(e.world.rank);
+    not_kept.insert(device.not_kept());
   }
   for (const std::string& why : not_kept) {
     if (why.empty()) continue;

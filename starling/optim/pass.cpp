@@ -78,9 +78,10 @@ class Pass {
       const void* g = scale ? s.gradient(keep) : nullptr;
       const std::int64_t taken = s.steps + (g != nullptr ? 1 : 0);
       const kernels::Parameters x = s.values();
-      const bool by_direction = s.whole && g != nullptr;
-      if (by_direction) {
-        keep = direction(rule, keep, scale_, block.state_of(s, 0));
+      std::optional<MatrixDirection> moves;
+      if (s.whole && g != nullptr) {
+        moves = direction(rule, keep, scale_, block.state_of(s, 0));
+        keep = moves->along;
         g = keep.const_data_ptr();
       }
       const bool clears = block.clears && g != nullptr && keep.is_same(s.parameter.grad());
@@ -91,14 +92,15 @@ class Pass {
                           .steps = taken,
                           .begin = s.offset,
                           .end = s.offset + s.length,
-                          .step = by_direction ? matrix_step(rule, s.parameter) : step,
+                          .step = moves ? matrix_step(rule, s.parameter) : step,
                           .x = x,
                           .as_sent = s.still_in(x.values),
                           .state = s.whole ? -1 : s.state,
                           .g = g,
-                          .scale = by_direction ? 1 : scale_,
+                          .scale = moves ? 1 : scale_,
                           .cleared = cleared,
-                          .keep = std::move(keep)});
+                          .keep = std::move(keep),
+                          .moves = std::move(moves)});
     }
     for (std::size_t k = 0; k < block.states.size(); ++k)
       states_[k] = block.states[k].mutable_data_ptr<float>();
@@ -156,6 +158,7 @@ class Pass {
     float scale;          // of g
     void* cleared;        // g, or null: it is not cleared
     at::Tensor keep;
+    std::optional<MatrixDirection> moves;  // of a whole matrix
   };
   Seen nothing() const { return {.measured = std::vector<kernels::Measured>(arrived_.size())}; }
 
@@ -166,6 +169,7 @@ class Pass {
       Segment& s = *update.segment;
       s.steps = update.steps;
       s.cleared = update.cleared != nullptr;
+      if (update.moves) update.moves->move_momentum();
       if (update.g != nullptr || !arrived_.empty()) s.mark_changed();
       if (outgoing_.values != nullptr && outgoing_.wire == Wire::fp32 && update.x.format == Wire::fp32)
         s.mark_sent(update.x.values, outgoing_.values);

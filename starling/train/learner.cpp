@@ -12,13 +12,14 @@
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
 #include "starling/models/autocast.h"
+#include "starling/optim/cuda/cuda.h"
 
 namespace starling {
 
 at::Device device_of(const Recipe& recipe, int local_rank) {
   if (recipe.run.device == "cpu") return at::kCPU;
+  if (const std::string why = find_cuda(); !why.empty()) throw UsageError("run.device = cuda: " + why);
   const int count = torch::cuda::device_count();
-  if (count == 0) throw UsageError("run.device = cuda: torch sees no GPU on this machine");
   return {at::kCUDA, static_cast<at::DeviceIndex>(local_rank % count)};
 }
 

@@ -1,8 +1,13 @@
 // Gossip with blocks on a GPU has the bits of the CPU.
+#include <set>
+
+#include <gmock/gmock.h>
+
 #include "starling/optim/clipping.h"
 #include "starling/optim/cuda/held_on_device.h"
 #include "tests/optim/every_scheme.h"
 #include "tests/optim/other_device.h"
+#include "tests/optim/scarce_memory.h"
 
 namespace starling {
 namespace {
@@ -174,8 +179,66 @@ TEST_F(GossipOnAnotherDevice, TheTrainingThreadIsToldOfAGpuThatFails) {
   EXPECT_FALSE(block.send(0.1, outgoing.data(), 1));
   fail(false);
   EXPECT_EQ(refusal([&] { stream->wait_for_torch(); }),
-            "CUDA: the GPU's work: error 719, unspecified launch failure");
+            "CUDA: GPU 0: the GPU's work: error 719, unspecified launch failure");
   drain();
+}
+
+// Each call of the driver fails in turn, in an average or in a renewal, once or for good.
+// wait_for_torch() says so at the latest, and then always.
+TEST_F(GossipOnAnotherDevice, ACallThatFailsLeavesNothingHalfDone) {
+  constexpr std::int64_t n = 1000;
+  const Tensor p = at::ones({n}), taken = at::zeros({n}), x = at::arange(n, at::kFloat).sin();
+  const std::vector<float> theirs(n, 0.5F);
+  const SentBlock q({nullptr, std::as_bytes(std::span(theirs))}, Wire::fp32);
+  std::vector<Block> blocks;
+  append_blocks(blocks, {torch::optim::OptimizerParamGroup(std::vector<Tensor>{p})}, 0, 1);
+  const ScarceMemory memory;  // for later than a tensor's end
+  std::set<std::string> failed;
+  for (const bool for_good : {false, true}) {
+    std::string call = "none yet";
+    for (int calls = 0; !call.empty(); ++calls) {
+      SCOPED_TRACE((for_good ? "for good after " : "once after ") + std::to_string(calls) + " calls");
+      const std::size_t earlier = held(), not_done = unfinished();
+      {
+        std::shared_ptr<CudaDevice> gpu;
+        std::shared_ptr<GossipStream> stream;
+        std::unique_ptr<HeldOnDevice> block;
+        std::vector<float> sent(n);
+        fail_after(calls, for_good);
+        const std::string why = refusal([&] {
+          gpu = device();
+          gpu->set_rank(7);
+          stream = gpu->gossip();
+          block = stream->make_held_block(x.clone(), {.x_tilde = true});
+          for (int t = 0; t < 2; ++t) {
+            block->send(0.1, sent.data(), 1);
+            block->average(0.1, 0.5F, 0.5F, q, q);
+            stream->wait_for_torch();
+            block->renew(blocks[0], taken, block->now(), 1);
+            stream->let_torch_follow();
+          }
+          stream->wait_for_torch();
+        });
+        EXPECT_LE(unfinished(), not_done);
+        if (why != "accepted") {
+          EXPECT_THAT(why, testing::MatchesRegex(std::string(gpu ? "rank 7: " : "") + kCallFailed));
+        }
+        if (why != "accepted" && block) {
+          EXPECT_FALSE(block->send(0.1, sent.data(), 1));
+          EXPECT_EQ(refusal([&] { stream->wait_for_torch(); }), why);
+          EXPECT_LE(unfinished(), not_done);
+        }
+      }
+      call = failed_call();
+      failed.insert(call);
+      fail_after(-1);
+      EXPECT_TRUE(for_good || held() == earlier) << call;
+      memory.free_kept();
+    }
+  }
+  for (const char* const call : {"cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuLaunchKernel",
+                                 "cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize"})
+    EXPECT_TRUE(failed.contains(call)) << call;
 }
 
 const Case kGossip[] = {

@@ -1,7 +1,12 @@
 // Memory beside the blocks: what a pass over a GPU needs, copies of blocks on the host, and vectors
-// of a scheme.
+// of a scheme. Steps without it, and steps in which a call of the driver fails.
 #include <array>
+#include <optional>
+#include <set>
 
+#include <gmock/gmock.h>
+
+#include "starling/optim/optimizer.h"
 #include "starling/optim/schemes/host_blocks.h"
 #include "starling/optim/schemes/vectors.h"
 #include "tests/optim/other_device.h"
@@ -17,21 +22,38 @@ struct WayToMix {
   std::string name{};
   int one_in = 1;
   bool in_two = false;  // in two passes, which share the upload
+  Rule rule = SGD{.lr = 0.1, .momentum = 0.9};
+  std::vector<std::vector<std::int64_t>> shapes{{kLength}};  // of kLength values together
 };
 
-class ADeviceWithoutMemory : public OtherDevice {
+const WayToMix kInTwo{.name = "in_two", .in_two = true};
+const WayToMix kWays[] = {
+    {.name = "all_values"},
+    {.name = "few_values", .one_in = 3},
+    kInTwo,
+    // Two kinds of steps in one pass, and a momentum that moves beside it. (torch multiplies larger
+    // matrices by another library.)
+    {.name = "a_matrix", .rule = Muon{.lr = 0.02}, .shapes = {{8, 60}, {kLength - 480}}}};
+
+class OneBlockOnADevice : public OtherDevice {
  protected:
   // A worker with one block. It mixes what a neighbour and itself have sent in the step before.
   class Sender {
    public:
-    Sender(ADeviceWithoutMemory& test, const WayToMix& way, const std::shared_ptr<CudaDevice>& gpu)
-        : way_(way), parameters_(some_parameters({{kLength}}, 0, at::kFloat, at::kCPU)) {
-      test.add_blocks(blocks_, {torch::optim::OptimizerParamGroup(parameters_)}, {.rule = rule_},
-                      /*undivided=*/false, gpu);
+    Sender(OneBlockOnADevice& test, const WayToMix& way, const std::shared_ptr<CudaDevice>& gpu)
+        : way_(way), parameters_(some_parameters(way.shapes, 0, at::kFloat, at::kCPU)) {
+      test.add_blocks(blocks_, {torch::optim::OptimizerParamGroup(parameters_, rule_options(way.rule))},
+                      {.rule = way.rule}, /*undivided=*/false, gpu);
+      EXPECT_EQ(blocks_.size(), 1u);
     }
 
     void step(int t) {
-      parameters_[0].mutable_grad() = gradients_.at(static_cast<std::size_t>(t));
+      std::int64_t at = 0;
+      for (Tensor& p : parameters_) {
+        const Tensor& all = gradients_.at(static_cast<std::size_t>(t));
+        p.mutable_grad() = all.narrow(0, at, p.numel()).view(p.sizes());
+        at += p.numel();
+      }
       Block& block = blocks_.front();
       const std::vector<float> theirs(static_cast<std::size_t>(kLength), 0.25F * static_cast<float>(t));
       std::vector<Arrival> arrived;
@@ -45,11 +67,23 @@ class ADeviceWithoutMemory : public OtherDevice {
         if (mixed_ < t) mix(block, arrived, {});
         mixed_ = t;
       }
-      update(block, rule_, arrived, Outgoing({sent(t).data(), Wire::fp32}, mask(t)));
+      update(block, way_.rule, arrived, Outgoing({sent(t).data(), Wire::fp32}, mask(t)));
+    }
+    // To the host and back.
+    void copy() {
+      const c10::AutoGradMode no_gradient(false);
+      const Tensor values = at::empty({kLength});
+      read_on_host(blocks_.front(), values);
+      set_from_host(blocks_.front(), values);
     }
 
     After after() const { return bytes_after(parameters_, blocks_); }
-    std::int64_t steps() const { return blocks_.front().segments.front().steps; }
+    // The same for all segments.
+    std::int64_t steps() const {
+      const std::vector<Segment>& all = blocks_.front().segments;
+      for (const Segment& s : all) EXPECT_EQ(s.steps, all.front().steps);
+      return all.front().steps;
+    }
 
    private:
     static SentBlock sent_block(const std::vector<float>& values, Mask mask) {
@@ -62,15 +96,16 @@ class ADeviceWithoutMemory : public OtherDevice {
     std::vector<float>& sent(int t) { return sent_.at(static_cast<std::size_t>(t % 2)); }
 
     const WayToMix way_;
-    const Rule rule_ = SGD{.lr = 0.1, .momentum = 0.9};
     std::vector<Tensor> parameters_;
     std::vector<Block> blocks_;
     int mixed_ = -1;  // the last step with its first pass
     std::array<std::vector<float>, 2> sent_{std::vector<float>(kLength), std::vector<float>(kLength)};
-    const std::vector<Tensor> gradients_{at::ones({kLength}), at::ones({kLength}) * 0.5,
-                                         at::ones({kLength}) * -1, at::ones({kLength}) * 2};
+    const Tensor gradient_ = at::arange(kLength, at::kFloat).sin();
+    const std::vector<Tensor> gradients_{gradient_, gradient_ * 0.5, gradient_.cos(), gradient_ * 2};
   };
 };
+
+using ADeviceWithoutMemory = OneBlockOnADevice;
 
 // No memory for any one tensor: nothing is left in the GPU's streams. The same step, made again,
 // has the bits of the CPU.
@@ -78,8 +113,7 @@ TEST_F(ADeviceWithoutMemory, MakesAPassOrNone) {
   constexpr int kTurns = 4;
   const std::shared_ptr<CudaDevice> gpu = device();
   ScarceMemory memory;
-  for (const WayToMix& way : {WayToMix{.name = "all_values"}, WayToMix{.name = "few_values", .one_in = 3},
-                              WayToMix{.name = "in_two", .in_two = true}}) {
+  for (const WayToMix& way : kWays) {
     std::vector<After> here;
     Sender on_cpu(*this, way, nullptr);
     for (int t = 0; t < kTurns; ++t) {
@@ -106,6 +140,7 @@ TEST_F(ADeviceWithoutMemory, MakesAPassOrNone) {
         EXPECT_TRUE(there.after() == here.at(static_cast<std::size_t>(t))) << "step " << t;
       }
       memory.fail_after(-1);
+      memory.free_kept();
     }
     EXPECT_EQ(unfinished(), earlier);
     // On the host and the device: the table, the counters, what is sent and what has arrived.
@@ -121,7 +156,7 @@ TEST_F(ADeviceWithoutMemory, IsLeftWithNoUpload) {
   for (int tensors = 0, failed = 1; failed == 1; ++tensors) {
     failed = 0;
     {
-      Sender there(*this, {.name = "in_two", .in_two = true}, gpu);
+      Sender there(*this, kInTwo, gpu);
       there.step(0);
       memory.fail_after(tensors);
       try {
@@ -133,6 +168,66 @@ TEST_F(ADeviceWithoutMemory, IsLeftWithNoUpload) {
     }
     EXPECT_EQ(unfinished(), earlier) << "after " << tensors << " tensors";
   }
+}
+
+using ADriverThatFails = OneBlockOnADevice;
+
+// Each call fails in turn: those that open the GPU, those of two steps and of copies, and those of
+// the end. The first failure is what all later steps say. They begin nothing.
+TEST_F(ADriverThatFails, LeavesNothingHalfDone) {
+  constexpr int kTurns = 2;
+  const ScarceMemory memory;  // for later than a tensor's end
+  std::set<std::string> failed;
+  for (const WayToMix& way : kWays) {
+    Sender here(*this, way, nullptr);
+    for (int t = 0; t < kTurns; ++t) here.step(t);
+    for (const bool for_good : {false, true}) {
+      std::string call = "none yet";
+      for (int calls = 0; !call.empty(); ++calls) {
+        SCOPED_TRACE(way.name + (for_good ? ", for good" : ", once") + " after " + std::to_string(calls) +
+                     " calls");
+        const std::size_t earlier = held(), not_done = unfinished();
+        {
+          std::shared_ptr<CudaDevice> gpu;
+          std::optional<Sender> there;
+          fail_after(calls, for_good);
+          const std::string why = refusal([&] {
+            gpu = device();
+            gpu->set_rank(7);
+            there.emplace(*this, way, gpu);
+            for (int t = 0; t < kTurns; ++t) there->step(t);
+            there->copy();
+          });
+          if (why == "accepted") {
+            EXPECT_EQ(there->steps(), kTurns);
+            EXPECT_TRUE(there->after() == here.after());
+          } else {
+            EXPECT_THAT(why, testing::MatchesRegex(std::string(gpu ? "rank 7: " : "") + kCallFailed))
+                << failed_call();
+          }
+          EXPECT_LE(unfinished(), not_done);
+          if (why != "accepted" && there) {
+            const std::int64_t steps = there->steps();
+            EXPECT_EQ(refusal([&] { there->step(0); }), why);
+            EXPECT_EQ(refusal([&] { there->copy(); }), why);
+            EXPECT_EQ(there->steps(), steps);
+            EXPECT_LE(unfinished(), not_done);
+          }
+        }
+        call = failed_call();
+        failed.insert(call);
+        fail_after(-1);
+        EXPECT_TRUE(for_good || held() == earlier) << call;
+        memory.free_kept();
+      }
+    }
+  }
+  for (const char* const call :
+       {"cuInit", "cuModuleLoadData", "cuStreamCreate", "cuEventCreate", "cuCtxPushCurrent_v2",
+        "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuLaunchKernel", "cuEventRecord",
+        "cuStreamWaitEvent", "cuEventSynchronize", "cuThreadExchangeStreamCaptureMode", "cuEventDestroy_v2",
+        "cuStreamDestroy_v2"})
+    EXPECT_TRUE(failed.contains(call)) << call;
 }
 
 using CopiesOnTheHost = OtherDevice;

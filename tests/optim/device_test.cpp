@@ -115,7 +115,7 @@ TEST_F(ADeviceThatFails, TellsTheThreadThatWaits) {
   blocks[0].on_device = device()->passes();
   std::vector<float> outgoing(100);
   fail(true);
-  const std::string failure = "CUDA: the GPU's work: error 719, unspecified launch failure";
+  const std::string failure = "CUDA: GPU 0: the GPU's work: error 719, unspecified launch failure";
   EXPECT_EQ(refusal([&] { update(blocks[0], SGD{}, {}, outgoing.data()); }), failure);
   EXPECT_EQ(refusal([&] { settle(blocks); }), failure);
   fail(false);

@@ -169,8 +169,10 @@ TEST(Muon, MixesWhatTheNeighboursHave) {
           Wx = Wx + before[static_cast<std::size_t>(j.rank)][k] * j.weight;
         const Tensor g = at::empty_like(Wx).copy_(gradient(i, t, Wx));
         const double rows = static_cast<double>(g.size(0)), columns = static_cast<double>(g.numel()) / rows;
+        const MatrixDirection moves = direction(rule, g, 1, m[w][k]);
+        moves.move_momentum();
         x[w][k] = Wx * (1 - rule.lr * rule.weight_decay) -
-                  direction(rule, g, 1, m[w][k]) * (rule.lr * std::sqrt(std::max(1.0, rows / columns)));
+                  moves.along * (rule.lr * std::sqrt(std::max(1.0, rows / columns)));
       }
     }
   }

@@ -23,6 +23,8 @@ namespace starling {
 using at::Tensor;
 
 constexpr int kSteps = 5;
+// The message of a call of the driver that was made to fail, as a regular expression.
+constexpr const char* kCallFailed = "CUDA: GPU 0: [^:]+: error 719, unspecified launch failure";
 
 struct Case {
   std::string name{};
@@ -66,6 +68,17 @@ class OtherDevice : public testing::TestWithParam<Case> {
   void drain() { drainer()(); }
   void (*drainer())() { return reinterpret_cast<void (*)()>(dlsym(library_, "other_driver_drain")); }
   void fail(bool now) { reinterpret_cast<void (*)(bool)>(dlsym(library_, "other_driver_fail"))(now); }
+  // So many calls of the driver succeed, then one fails: all that follow it too, with for_good.
+  // Below 0: none does.
+  void fail_after(int calls, bool for_good = false) {
+    reinterpret_cast<void (*)(int, bool)>(dlsym(library_, "other_driver_fail_after"))(calls, for_good);
+  }
+  // The call that failed; empty: none has.
+  std::string failed_call() {
+    return reinterpret_cast<const char* (*)()>(dlsym(library_, "other_driver_failed_call"))();
+  }
+  // The contexts, modules, streams and events that there are.
+  std::size_t held() { return number("other_driver_held"); }
   // The copies and launches that the mock GPU has not done yet.
   std::size_t unfinished() { return number("other_driver_unfinished"); }
   // How often this thread has waited for it.

@@ -1,7 +1,7 @@
 """The wheel: built from the sdist like `pip install .`, installed in an environment with torch
 only, and used there.
 
-wheel_test.py FOLDER builds in FOLDER.
+wheel_test.py FOLDER builds in FOLDER. wheel_test.py FOLDER WHEEL tests a wheel of scripts/wheels.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import email
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 import stat
@@ -27,6 +28,7 @@ from packaging.requirements import Requirement
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TORCH = pathlib.Path(os.environ["TORCH"])
 FOLDER = pathlib.Path(sys.argv.pop(1))
+GIVEN = pathlib.Path(sys.argv.pop(1)) if sys.argv[1:] and sys.argv[1].endswith(".whl") else None
 VERSION, TORCH_VERSION = os.environ["VERSION"], os.environ["TORCH_VERSION"]
 # Exist on every machine with torch.
 SYSTEM = r"lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+)\.so\.\d+|ld-linux.*"
@@ -116,18 +118,7 @@ class Wheel(unittest.TestCase):
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir(parents=True)
         cls.sdist = sdist(FOLDER)
-        subprocess.run(["tar", "-C", FOLDER, "-xzf", cls.sdist], check=True)
-        source = FOLDER / cls.sdist.name.removesuffix(".tar.gz")
-        # The environment is beside the sources as here, with the same compiler and options: ccache
-        # knows all of it from this build.
-        python = pathlib.Path(sys.executable)
-        if python.is_relative_to(ROOT):
-            python = python.relative_to(ROOT)
-            (source / python.parts[0]).symlink_to(ROOT / python.parts[0])
-        pip("wheel", "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", FOLDER,
-            "--config-settings", f"build-dir={source}/build",
-            "--config-settings", f"cmake.define.STARLING_WERROR={os.environ['WERROR']}", source, python=source / python)
-        (cls.wheel,) = FOLDER.glob("*.whl")
+        cls.wheel = GIVEN or cls.built()
 
         # A fresh environment that sees torch in its place, and one with torch beside the package.
         venv.create(FOLDER / "venv", symlinks=True)
@@ -140,6 +131,23 @@ class Wheel(unittest.TestCase):
         cls.beside = FOLDER / "beside"
         pip("install", "--no-deps", "--no-index", "--target", cls.beside, cls.wheel)
         (cls.beside / "torch").symlink_to(TORCH)
+
+    @classmethod
+    def built(cls):
+        """The wheel of the sdist."""
+        subprocess.run(["tar", "-C", FOLDER, "-xzf", cls.sdist], check=True)
+        source = FOLDER / cls.sdist.name.removesuffix(".tar.gz")
+        # The environment is beside the sources as here, with the same compiler and options: ccache
+        # knows all of it from this build.
+        python = pathlib.Path(sys.executable)
+        if python.is_relative_to(ROOT):
+            python = python.relative_to(ROOT)
+            (source / python.parts[0]).symlink_to(ROOT / python.parts[0])
+        pip("wheel", "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", FOLDER,
+            "--config-settings", f"build-dir={source}/build",
+            "--config-settings", f"cmake.define.STARLING_WERROR={os.environ['WERROR']}", source, python=source / python)
+        (wheel,) = FOLDER.glob("*.whl")
+        return wheel
 
     def test_the_sdist_holds_what_git_does(self):
         with tarfile.open(self.sdist) as archive:
@@ -166,6 +174,12 @@ class Wheel(unittest.TestCase):
             for folder in (ROOT, FOLDER, TORCH, TORCH.resolve()):
                 self.assertNotIn(str(folder).encode(), text, name)
         self.assertLess(self.wheel.stat().st_size, 16e6)
+
+    @unittest.skipUnless(GIVEN, "only scripts/wheels gives the tag")
+    def test_its_name_says_where_it_runs(self):
+        python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+        self.assertRegex(self.wheel.name,
+                         rf"^starling_dp-{VERSION}-{python}-{python}-manylinux_2_\d+_{platform.machine()}\.whl$")
 
     def test_it_asks_for_the_torch_that_it_was_built_with(self):
         with zipfile.ZipFile(self.wheel) as archive:

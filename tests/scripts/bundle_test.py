@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUNDLE = ROOT / "scripts/bundle"
 BUILD = sys.argv.pop(1)
 TORCH = os.environ["TORCH"]
-PYTHON = os.environ.get("PYTHON")  # with torch, if the Python module is built
+PYTHON = os.environ.get("PYTHON")  # with torch, if the Python module and bench-cuda are built
 
 
 def run(*command, **environment):
@@ -63,7 +63,7 @@ class Bundle(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("all tests passed", done.stdout)
 
-    @unittest.skipUnless(PYTHON, "the Python module is not built")
+    @unittest.skipUnless(PYTHON, "the Python module or bench-cuda is not built")
     def test_the_checks_of_a_gpu_run(self):
         out = self.folder / "gpu-check"
         done = run(PYTHON, self.tree / "scripts/gpu-check", "--mock", "--only", "update,kill", "--out", out)

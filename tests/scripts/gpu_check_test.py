@@ -150,6 +150,16 @@ class Refusals(Folder):
         self.assertEqual(ended.exception.code,
                          f"gpu-check: error: {sys.executable} is Python 3.10, and 3.11 or newer is needed")
 
+    def test_the_compiled_update_is_kept_for_all_processes(self):
+        script = loaded()
+        for variables in ({}, {"HOME": "/nowhere"}, {"HOME": str(self.out.parent)}, {"XDG_CACHE_HOME": "/cache"}):
+            with mock.patch.dict(os.environ, {"PATH": os.environ["PATH"], **variables}, clear=True):
+                cache = script.environment(pathlib.Path(BUILD)).get("XDG_CACHE_HOME")
+            if variables.get("HOME") == str(self.out.parent):
+                self.assertIsNone(cache)
+            else:
+                self.assertTrue(pathlib.Path(cache).is_absolute())
+
     def test_a_wrong_command_line(self):
         for arguments, reason in ((("--only", "bits,bytes"), "there is no check 'bytes': there are device, tests"),
                                   (("--minutes", "0"), "0 is not allowed"),

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDERS = (".ci", "scripts", "bench", "tests/faults")
 WRONG = (".ci/run", "scripts/bootstrap", "scripts/bundle", "scripts/dev-tools", "scripts/format", "scripts/fresh-machine",
          "scripts/fuzz", "scripts/gpu-check", "scripts/lint", "scripts/pictures", "scripts/sanitize", "scripts/schemes",
-         "scripts/topologies", "scripts/try-slurm")
+         "scripts/topologies", "scripts/try-slurm", "scripts/wheels")
 
 
 def scripts():

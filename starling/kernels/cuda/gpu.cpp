@@ -1,6 +1,7 @@
 #include "starling/kernels/cuda/gpu.h"
 
 #include <string_view>
+#include <utility>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -16,6 +17,7 @@ namespace starling::kernels::cuda {
 // ints, CUdeviceptr is 64 bits wide, the others are pointers. Members have the names of the
 // library's exports.
 struct DriverFunctions {
+  int gpu = 0;  // torch's number of the one that is worked on
   using Size = std::size_t;
   using Address = unsigned long long;
   int (*cuInit)(unsigned);
@@ -35,6 +37,7 @@ struct DriverFunctions {
   int (*cuMemcpyDtoHAsync_v2)(void*, Address, Size, void*);
   int (*cuStreamCreate)(void**, unsigned);
   int (*cuStreamDestroy_v2)(void*);
+  int (*cuStreamSynchronize)(void*);
   int (*cuStreamWaitEvent)(void*, void*, unsigned);
   int (*cuEventCreate)(void**, unsigned);
   int (*cuEventDestroy_v2)(void*);
@@ -46,7 +49,7 @@ struct DriverFunctions {
     if (result == 0) return;
     const char* text = nullptr;
     if (cuGetErrorString(result, &text) != 0 || text == nullptr) text = "unknown";
-    throw Error(fmt::format("CUDA: {}: error {}, {}", what, result, text));
+    throw Error(fmt::format("CUDA: GPU {}: {}: error {}, {}", gpu, what, result, text));
   }
 };
 
@@ -64,11 +67,12 @@ constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILI
 
 constexpr int kOldest = 80;  // architecture; warps of older ones have no reductions (update.cuh)
 
-// All functions of the driver, which is never unloaded.
-std::unique_ptr<const DriverFunctions> load_driver(const std::string& file) {
+// All functions of the driver, which is never unloaded, for this GPU.
+std::unique_ptr<const DriverFunctions> load_driver(const std::string& file, int gpu) {
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw Error(fmt::format("CUDA's driver cannot be loaded: {}", loader_trouble()));
   auto functions = std::make_unique<DriverFunctions>();
+  functions->gpu = gpu;
   const std::string whose = fmt::format("{} is not a driver of CUDA 12 or 13", file);
 #define STARLING_FIND(name) find_function(library, #name, functions->name, whose)
   STARLING_FIND(cuInit);
@@ -87,6 +91,7 @@ std::unique_ptr<const DriverFunctions> load_driver(const std::string& file) {
   STARLING_FIND(cuMemcpyDtoHAsync_v2);
   STARLING_FIND(cuStreamCreate);
   STARLING_FIND(cuStreamDestroy_v2);
+  STARLING_FIND(cuStreamSynchronize);
   STARLING_FIND(cuStreamWaitEvent);
   STARLING_FIND(cuEventCreate);
   STARLING_FIND(cuEventDestroy_v2);
@@ -99,6 +104,13 @@ std::unique_ptr<const DriverFunctions> load_driver(const std::string& file) {
 
 Address address_of(const void* pointer) {
   return static_cast<Address>(reinterpret_cast<std::uintptr_t>(pointer));
+}
+
+// Whether a call of the driver's succeeds, the second time at the latest. For clean-ups, which must
+// not give up for a failure that does not last.
+template <class F>
+bool done_by(const F& call) {
+  return call() == 0 || call() == 0;
 }
 
 }  // namespace
@@ -117,10 +129,13 @@ class Gpu::Scope {
   const DriverFunctions& driver;
 };
 
-Gpu::Gpu(int number, const std::string& driver) : driver_(load_driver(driver)) {
+Gpu::Gpu(std::unique_ptr<const DriverFunctions> driver) : driver_(std::move(driver)) {}
+
+// If it throws, the destructor releases what there is, since the other constructor is done.
+Gpu::Gpu(int number, const std::string& driver) : Gpu(load_driver(driver, number)) {
   const DriverFunctions& cu = *driver_;
   cu.must(cu.cuInit(0), "starting the driver");
-  cu.must(cu.cuDeviceGet(&device_, number), fmt::format("GPU {}", number));
+  cu.must(cu.cuDeviceGet(&device_, number), "finding it");
   int major = 0, minor = 0;
   cu.must(cu.cuDeviceGetAttribute(&major, kMajor, device_), "asking for the architecture");
   cu.must(cu.cuDeviceGetAttribute(&minor, kMinor, device_), "asking for the architecture");
@@ -143,14 +158,27 @@ Gpu::Gpu(int number, const std::string& driver) : driver_(load_driver(driver)) {
 
 // At the end of a process the driver may have ended first, so its results are ignored.
 Gpu::~Gpu() {
+  const DriverFunctions& cu = *driver_;
+  if (context_ == nullptr || !done_by([&] { return cu.cuCtxPushCurrent_v2(context_); })) return;
+  for (const Stream stream : {uploads_, downloads_, gossip_}) {
+    if (stream != nullptr) cu.cuStreamDestroy_v2(stream);
+  }
+  if (module_ != nullptr) cu.cuModuleUnload(module_);
   void* popped = nullptr;
-  if (driver_->cuCtxPushCurrent_v2(context_) != 0) return;
-  driver_->cuStreamDestroy_v2(uploads_);
-  driver_->cuStreamDestroy_v2(downloads_);
-  driver_->cuStreamDestroy_v2(gossip_);
-  driver_->cuModuleUnload(module_);
-  driver_->cuCtxPopCurrent_v2(&popped);
-  driver_->cuDevicePrimaryCtxRelease_v2(device_);
+  cu.cuCtxPopCurrent_v2(&popped);
+  cu.cuDevicePrimaryCtxRelease_v2(device_);
+}
+
+void Gpu::finish(Stream other) const noexcept {
+  const DriverFunctions& cu = *driver_;
+  if (!done_by([&] { return cu.cuCtxPushCurrent_v2(context_); })) return;
+  int mode = kRelaxed;  // as in Event::wait()
+  const bool relaxed = done_by([&] { return cu.cuThreadExchangeStreamCaptureMode(&mode); });
+  for (const Stream stream : {uploads_, downloads_, gossip_, other})
+    done_by([&] { return cu.cuStreamSynchronize(stream); });
+  if (relaxed) done_by([&] { return cu.cuThreadExchangeStreamCaptureMode(&mode); });
+  void* popped = nullptr;
+  cu.cuCtxPopCurrent_v2(&popped);
 }
 
 void Gpu::upload(void* to, const void* from, std::size_t bytes, Stream stream) const {
@@ -203,7 +231,7 @@ void Event::wait() const {
   int mode = kRelaxed;
   scope.driver.must(scope.driver.cuThreadExchangeStreamCaptureMode(&mode), "setting the capture mode");
   const int result = scope.driver.cuEventSynchronize(event_);
-  scope.driver.cuThreadExchangeStreamCaptureMode(&mode);
+  done_by([&] { return scope.driver.cuThreadExchangeStreamCaptureMode(&mode); });
   scope.driver.must(result, "the GPU's work");
 }
 

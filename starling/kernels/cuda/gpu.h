@@ -6,8 +6,8 @@
 //   stream   a queue of work on the GPU; its work is done in order. Null: the default one
 //
 // All methods may be called from any thread, and leave its current context as it was. They throw
-// Error in one line if the driver reports a failure; all later calls fail too. None waits for the
-// GPU, except where stated.
+// Error in one line, with the GPU's number, if the driver reports a failure. After most failures
+// all later calls fail too. None waits for the GPU, except where stated.
 #pragma once
 
 #include <array>
@@ -54,9 +54,14 @@ class Gpu {
   void launch(const Table::Launch& launch, const std::byte* table, std::uint32_t* not_finite,
               Stream stream) const;
 
+  // After a failure: waits for the work in the streams above and in this other one, so that its
+  // memory may be freed. Returns if the driver refuses that twice: then the GPU does no more.
+  void finish(Stream other) const noexcept;
+
  private:
   friend class Event;
   class Scope;
+  explicit Gpu(std::unique_ptr<const DriverFunctions> driver);
 
   std::unique_ptr<const DriverFunctions> driver_;
   std::string not_kept_;

@@ -123,7 +123,8 @@ class GossipStream {
   virtual std::unique_ptr<HeldOnDevice> make_held_block(at::Tensor x, const Beside& beside) = 0;
 };
 
-// A GPU, and a thread that waits for it.
+// A GPU, and a thread that waits for it. Once the GPU or its driver has failed, every call that
+// needs it throws Error with that first failure, and none begins work.
 class Device {
  public:
   virtual ~Device() = default;  // waits for all that it was given
@@ -131,6 +132,8 @@ class Device {
   virtual std::shared_ptr<GossipStream> gossip() = 0;
   // Why the compiled update could not be cached on disk; empty if it could.
   virtual const std::string& not_kept() const = 0;
+  // The rank of the worker that uses it, for its errors.
+  virtual void set_rank(int rank) = 0;
 };
 
 // One of torch's CUDA devices. Throws Error if Starling cannot use it.
@@ -139,6 +142,7 @@ std::shared_ptr<Device> cuda_device(at::Device device);
 // In a program that links torch's libraries for the CPU only: loads those for CUDA that lie beside
 // them. Call it before the first backward() of the process, since torch accepts no later device.
 // Returns in one line why there is no CUDA here; empty if there is. Python's torch has loaded them.
+// Torch also gives that answer from then on if it was asked for CUDA before, as by a seed.
 std::string find_cuda();
 
 }  // namespace starling

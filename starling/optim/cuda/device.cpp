@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
 
 #include "starling/core/error.h"
 #include "starling/core/with_lock.h"
@@ -52,9 +53,11 @@ CudaDevice::~CudaDevice() {
   thread_.join();
 }
 
-std::shared_ptr<OnDevice> CudaDevice::passes() { return std::make_shared<CudaPasses>(shared_from_this()); }
+std::shared_ptr<OnDevice> CudaDevice::passes() {
+  return guarded([this] { return std::make_shared<CudaPasses>(shared_from_this()); });
+}
 std::shared_ptr<GossipStream> CudaDevice::gossip() {
-  return std::make_shared<CudaGossip>(shared_from_this());
+  return guarded([this] { return std::make_shared<CudaGossip>(shared_from_this()); });
 }
 
 bool CudaDevice::Room::fit(const CudaDevice& of, std::size_t bytes) {
@@ -63,6 +66,23 @@ bool CudaDevice::Room::fit(const CudaDevice& of, std::size_t bytes) {
   Room larger{at::empty({wanted}, of.host_), at::empty({wanted}, of.memory_)};
   *this = std::move(larger);
   return true;
+}
+
+void CudaDevice::check() {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) throw Error(failure_);
+}
+
+bool CudaDevice::has_failed() {
+  return with_lock(mutex_, [this] { return !failure_.empty(); });
+}
+
+void CudaDevice::fail(const std::string& what) noexcept {
+  gpu_->finish(current());
+  const std::string line = what.substr(0, what.find('\n'));  // torch's have more of them
+  const int rank = rank_;
+  const std::lock_guard lock(mutex_);
+  if (failure_.empty()) failure_ = rank < 0 ? line : fmt::format("rank {}: {}", rank, line);
 }
 
 std::uint64_t CudaDevice::then(const kernels::cuda::Event& reached, std::function<void()> work) {
@@ -87,15 +107,13 @@ void CudaDevice::run() {
     queue_.pop();
     const bool failed = !failure_.empty();
     lock.unlock();
-    std::string failure;
     try {
       work.reached->wait();  // after a failure too: a waiter may free the memory of a copy next
       if (!failed) work.call();
     } catch (const std::exception& error) {
-      failure = error.what();
+      fail(error.what());
     }
     lock.lock();
-    if (!failed) failure_ = std::move(failure);
     ++done_;
     changed_.notify_all();
   }
@@ -117,7 +135,8 @@ CudaPasses::~CudaPasses() {
 }
 
 std::shared_ptr<OnDevice> CudaPasses::beside() {
-  const std::shared_ptr<CudaPasses> made(new CudaPasses(device_, sent_by_));
+  const auto made =
+      device_->guarded([this] { return std::shared_ptr<CudaPasses>(new CudaPasses(device_, sent_by_)); });
   std::erase_if(beside_, [](const auto& other) { return other.expired(); });
   beside_.push_back(made);
   return made;
@@ -143,9 +162,13 @@ std::uint64_t CudaPasses::last() const {
 void CudaPasses::end() noexcept {
   try {
     wait();
-    shared_.done.wait();  // uploads that no pass has read
   } catch (const Error&) {
     // Every caller that needed the GPU's work has got this error.
+  }
+  try {
+    shared_.done.wait();  // uploads that no pass has read
+  } catch (const Error& error) {
+    device_->fail(error.what());
   }
 }
 
@@ -190,24 +213,30 @@ void CudaPasses::upload_waiting(Uploads& to) {
 
 std::vector<Arrival> CudaPasses::upload(std::span<const Arrival> arrived, std::size_t length) {
   wait();
-  shared_.done.wait();
-  std::vector<Arrival> there = place(arrived, length, shared_);
-  upload_waiting(shared_);
-  shared_.done.record(device_->gpu().uploads());
-  shared_.done.make_wait(device_->current());
-  return there;
+  return device_->guarded([&] {
+    shared_.done.wait();
+    std::vector<Arrival> there = place(arrived, length, shared_);
+    upload_waiting(shared_);
+    shared_.done.record(device_->gpu().uploads());
+    shared_.done.make_wait(device_->current());
+    return there;
+  });
 }
 
 void CudaPasses::to_host(std::span<const Copy> copies) {
-  const Stream stream = device_->current();
-  for (const Copy& copy : copies) device_->gpu().download(copy.to, copy.from, copy.bytes, stream);
-  wait_for_copies();
+  device_->guarded([&] {
+    const Stream stream = device_->current();
+    for (const Copy& copy : copies) device_->gpu().download(copy.to, copy.from, copy.bytes, stream);
+    wait_for_copies();
+  });
 }
 
 void CudaPasses::from_host(std::span<const Copy> copies) {
-  const Stream stream = device_->current();
-  for (const Copy& copy : copies) device_->gpu().upload(copy.to, copy.from, copy.bytes, stream);
-  wait_for_copies();
+  device_->guarded([&] {
+    const Stream stream = device_->current();
+    for (const Copy& copy : copies) device_->gpu().upload(copy.to, copy.from, copy.bytes, stream);
+    wait_for_copies();
+  });
 }
 
 void CudaPasses::wait_for_copies() {
@@ -226,18 +255,24 @@ OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoi
   table_ = {};
 
   CudaDevice::Room& sent = masked_ ? spare_ : sent_;
-  if (sends && sent.fit(*device_, bytes) && !masked_) forget_sent();
-  There there{place(arrived, length, slot.uploads), outgoing, nullptr, nullptr};
-  if (sends) there.outgoing.values = sent.on_device();
-  if (slot.counters.fit(*device_, sizeof(Counters) + arrivals_ * sizeof(Measured)))
-    make_uploads_wait(slot.uploads.done);
-  auto* const counters = reinterpret_cast<Counters*>(slot.counters.on_device());
-  there.sum = &counters->sum;
-  there.measured = reinterpret_cast<Measured*>(counters + 1);
-  return there;
+  return device_->guarded([&] {
+    if (sends && sent.fit(*device_, bytes) && !masked_) forget_sent();
+    There there{place(arrived, length, slot.uploads), outgoing, nullptr, nullptr};
+    if (sends) there.outgoing.values = sent.on_device();
+    if (slot.counters.fit(*device_, sizeof(Counters) + arrivals_ * sizeof(Measured)))
+      make_uploads_wait(slot.uploads.done);
+    auto* const counters = reinterpret_cast<Counters*>(slot.counters.on_device());
+    there.sum = &counters->sum;
+    there.measured = reinterpret_cast<Measured*>(counters + 1);
+    return there;
+  });
 }
 
 void CudaPasses::launch(std::function<void(const Seen&)> then) {
+  device_->guarded([&] { put_into_streams(std::move(then)); });
+}
+
+void CudaPasses::put_into_streams(std::function<void(const Seen&)> then) {
   Slot& slot = *slot_;
   const Gpu& gpu = device_->gpu();
   const std::size_t counters = sizeof(Counters) + arrivals_ * sizeof(Measured);

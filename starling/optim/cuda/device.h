@@ -1,6 +1,7 @@
 // One GPU through kernels/cuda/, and the passes of blocks over it: cuda.h.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
 
+#include "starling/core/error.h"
 #include "starling/kernels/cuda/gpu.h"
 #include "starling/kernels/cuda/table.h"
 #include "starling/optim/cuda/cuda.h"
@@ -37,6 +39,7 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   std::shared_ptr<OnDevice> passes() override;
   std::shared_ptr<GossipStream> gossip() override;
   const std::string& not_kept() const override { return gpu_->not_kept(); }
+  void set_rank(int rank) override { rank_ = rank; }
 
   const kernels::cuda::Gpu& gpu() const { return *gpu_; }
   kernels::cuda::Stream current() const { return current_(); }
@@ -51,6 +54,24 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     std::byte* on_device() const { return static_cast<std::byte*>(device.mutable_data_ptr()); }
   };
 
+  // f(), which puts work into streams. If the driver refuses a part of it, the GPU has failed:
+  // nobody may go on from what is half done. Throws Error then, and if the GPU has failed before.
+  template <class F>
+  auto guarded(const F& f) {
+    check();
+    try {
+      return f();
+    } catch (const Error& error) {
+      fail(error.what());
+      check();
+      throw;
+    }
+  }
+  // Notes that the GPU has failed, if it is the first failure. Before that it waits for the work
+  // that was begun, so that its memory may be freed.
+  void fail(const std::string& what) noexcept;
+  bool has_failed();
+
   // Calls `work` on the device's thread when the GPU has come to the event, in the order of these
   // calls. After a failure of the GPU, calls no more. Returns the work's number, from 1.
   std::uint64_t then(const kernels::cuda::Event& reached, std::function<void()> work);
@@ -63,11 +84,13 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     std::function<void()> call;
   };
   void run();
+  void check();  // throws Error if the GPU has failed
 
   const std::unique_ptr<kernels::cuda::Gpu> gpu_;
   const at::TensorOptions memory_, host_;
   const std::function<kernels::cuda::Stream()> current_;
-  std::mutex mutex_;  // guards what follows
+  std::atomic<int> rank_ = -1;  // of the worker that uses it; -1: not known
+  std::mutex mutex_;            // guards what follows
   std::condition_variable changed_;
   std::queue<Work> queue_;
   std::uint64_t given_ = 0, done_ = 0;
@@ -100,6 +123,7 @@ class CudaPasses final : public OnDevice {
   void launch(std::function<void(const Seen&)> then) override;
 
  private:
+  void put_into_streams(std::function<void(const Seen&)> then);
   struct Counters {
     std::uint32_t not_finite = 0, sum = 0;
   };

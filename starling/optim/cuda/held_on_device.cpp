@@ -34,10 +34,10 @@ CudaGossip::CudaGossip(std::shared_ptr<CudaDevice> device)
       downloaded_(gpu()) {}
 
 void CudaGossip::wait_for_torch() {
-  torchs_.record(device_->current());
-  torchs_.wait();
-  const std::lock_guard lock(mutex_);
-  if (!failure_.empty()) throw Error(failure_);
+  device_->guarded([this] {
+    torchs_.record(device_->current());
+    torchs_.wait();
+  });
 }
 
 std::unique_ptr<HeldOnDevice> CudaGossip::make_held_block(at::Tensor x, const Beside& beside) {
@@ -45,20 +45,26 @@ std::unique_ptr<HeldOnDevice> CudaGossip::make_held_block(at::Tensor x, const Be
 }
 
 void CudaGossip::follow_torch() {
-  torchs_.record(device_->current());
-  torchs_.make_wait(gpu().gossip());
+  device_->guarded([this] {
+    torchs_.record(device_->current());
+    torchs_.make_wait(gpu().gossip());
+  });
 }
 
 void CudaGossip::let_torch_follow() {
-  own_.record(gpu().gossip());
-  own_.make_wait(device_->current());
+  device_->guarded([this] {
+    own_.record(gpu().gossip());
+    own_.make_wait(device_->current());
+  });
 }
 
 void CudaGossip::launch(Table& table, CudaDevice::Room& room) {
   if (room.fit(*device_, std::bit_ceil(table.bytes()))) follow_torch();
   const auto launches = table.write(room.on_host());
-  gpu().upload(room.on_device(), room.on_host(), table.bytes(), gpu().gossip());
-  for (const auto& launch : launches) gpu().launch(launch, room.on_device(), nullptr, gpu().gossip());
+  device_->guarded([&] {
+    gpu().upload(room.on_device(), room.on_host(), table.bytes(), gpu().gossip());
+    for (const auto& launch : launches) gpu().launch(launch, room.on_device(), nullptr, gpu().gossip());
+  });
 }
 
 void CudaGossip::wait() noexcept {
@@ -67,8 +73,8 @@ void CudaGossip::wait() noexcept {
       own_.record(stream);
       own_.wait();
     }
-  } catch (const Error&) {
-    // A GPU that has failed does no more.
+  } catch (const Error& error) {
+    device_->fail(error.what());
   }
 }
 
@@ -81,16 +87,16 @@ void CudaGossip::fit(CudaDevice::Room& room, std::size_t bytes) {
 
 CudaGossip::Seen CudaGossip::take_turn(const std::function<void(Turn&, Table&)>& fill) noexcept {
   const std::lock_guard lock(mutex_);
-  if (!failure_.empty()) return {};
+  if (device_->has_failed()) return {};
   try {
     Turn turn(*this);
     Table table;
     fill(turn, table);
     return turn.run(table);
   } catch (const c10::Error& error) {  // there may be no memory
-    failure_ = error.what_without_backtrace();
+    device_->fail(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    failure_ = error.what();
+    device_->fail(error.what());
   }
   return {};
 }

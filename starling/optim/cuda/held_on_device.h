@@ -17,7 +17,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
 
 #include <ATen/core/Tensor.h>
 
@@ -88,7 +87,6 @@ class CudaGossip final : public GossipStream, public std::enable_shared_from_thi
   const std::shared_ptr<CudaDevice> device_;
   kernels::cuda::Event torchs_, own_;  // of the training thread
   std::mutex mutex_;                   // guards what follows
-  std::string failure_;
   std::array<CudaDevice::Room, 2> arrivals_;
   CudaDevice::Room sent_, table_, counters_;
   kernels::cuda::Event fresh_, uploaded_, downloaded_;

@@ -23,7 +23,8 @@ TEST(Gpu, WithoutADriverSaysSoInOneLine) {
 }
 
 TEST(Gpu, OnesThatAreNotThereAreNamed) {
-  EXPECT_EQ(refusal([] { Gpu(3, other_driver()); }), "CUDA: GPU 3: error 101, invalid device ordinal");
+  EXPECT_EQ(refusal([] { Gpu(3, other_driver()); }),
+            "CUDA: GPU 3: finding it: error 101, invalid device ordinal");
 }
 
 }  // namespace
