@@ -30,7 +30,8 @@ at::ScalarType averaged_as(const at::Tensor& tensor) {
 }
 
 at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
+  const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
+  return real.resolve_neg();
 }
 
 using Indices = std::vector<std::size_t>;  // of tensors

@@ -65,7 +65,10 @@ TEST(Average, NeedsNoOptimizerAndTakesAnyTensor) {
   flock(kWorkers, [&](int i, World& world) {
     const Tensor x = parameter({3, 5}, 1.0 + i), narrow = at::full({2}, 1.0 + i, at::kBFloat16),
                  count = at::full({2}, i, at::kLong), column = at::full({4, 3}, 1.0 + i).select(1, 1);
-    EXPECT_EQ(average({x, count, narrow, at::zeros({0}), column}, world), kWorkers);
+    // It lies in memory as the negative.
+    const Tensor negated = at::_neg_view(at::full({2}, 1.0 + i));
+    EXPECT_EQ(average({x, count, narrow, at::zeros({0}), column, negated}, world), kWorkers);
+    EXPECT_TRUE(is_all(negated, -2));
     EXPECT_TRUE(is_all(x, 2));
     EXPECT_TRUE(is_all(narrow.to(at::kFloat), 2));
     EXPECT_TRUE(is_all(column, 2));
