@@ -75,6 +75,11 @@ class Shards:
         them."""
         given = []
         for parameter in parameters:
+            if torch.nn.parameter.is_lazy(parameter):
+                raise _C.UsageError(
+                    "a parameter has no shape yet, since its lazy module has seen no input: make a forward pass before the "
+                    "optimizer"
+                )
             if is_sharded(parameter):
                 self._check(parameter)
                 parameter = local(parameter).detach().requires_grad_()
@@ -149,6 +154,8 @@ class Shards:
                     f"{list(now.shape)} now: it must stay as it is"
                 )
             stand_in.data = now
+            # The user may have changed the parameter, which this tensor's counter does not show.
+            torch.autograd.graph.increment_version([stand_in])
             stand_in.grad = None if parameter.grad is None else local(parameter.grad)
 
     def changed(self) -> None:
