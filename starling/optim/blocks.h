@@ -43,7 +43,7 @@ struct AsSent {
 
 struct Segment {
   at::Tensor parameter;
-  at::Tensor layout{};       // on device "meta": the parameter's sizes and strides; undefined: they stay
+  at::Tensor layout{};       // on "meta": the sizes and strides that it must keep; undefined: any
   std::int64_t begin = 0;    // the segment's first element, in the parameter's memory order
   std::int64_t length = 0;   // elements
   std::int64_t offset = 0;   // in the block; even for int4, so that no two segments share a byte

@@ -4,6 +4,7 @@
 
 #include <complex>
 
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include "tests/eventually.h"
@@ -158,6 +159,28 @@ TEST(Average, RefusesWhatDiffersAndWhatHasNoMean) {
         {Tensor(), "tensor 0 is undefined"}};
     for (const auto& [tensor, text] : cases)
       EXPECT_THAT(refusal<UsageError>([&] { average({tensor}, world); }), HasSubstr(text));
+  });
+}
+
+// A buffer that was made in inference mode cannot be written outside.
+TEST(Consensus, ThatFailsPutsThisWorkersParametersBack) {
+  flock(2, [](int i, World& world) {
+    world.log = [](Level, const std::string&) {};
+    const Tensor p = parameter({4});
+    const std::vector<torch::optim::OptimizerParamGroup> groups{{std::vector<Tensor>{p}}};
+    Optimizer optimizer(groups, SGD{}, {}, world, {at::zeros({2})});
+    {
+      const c10::AutoGradMode no_gradient(false);
+      p.fill_(i);
+    }
+    {
+      const c10::InferenceMode inference;
+      optimizer.set_buffers({at::zeros({2})});
+    }
+    EXPECT_THAT(refusal<c10::Error>([&] { const Consensus average(optimizer); }), HasSubstr("inference"));
+    EXPECT_TRUE(is_all(p, i)) << p;
+    optimizer.set_buffers({at::zeros({2})});
+    EXPECT_EQ(Consensus(optimizer).workers(), 2);
   });
 }
 
