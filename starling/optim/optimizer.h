@@ -111,7 +111,7 @@ class Optimizer : public torch::optim::Optimizer {
   // Parameters may change between steps, with gradients disabled, but not past autograd (.data in
   // Python, raw pointers): if torch's version misses it, neighbours keep part of the old values.
   at::Tensor step(LossClosure closure = nullptr) override;
-  // For losses that other code scales (torch.amp.GradScaler): the next step(), even one that throws,
+  // For losses scaled by other code (torch.amp.GradScaler): the next step(), even one that throws,
   // multiplies gradients by `scale`, before clipping. None: it only mixes, and counts as skipped.
   // Throws UsageError with Options::loss_scaling, or without a rule of Starling's.
   void scale_gradients(std::optional<float> scale);
