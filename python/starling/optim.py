@@ -28,7 +28,7 @@ from starling.world import World, group_of, init
 
 _profiler_enabled = torch.autograd._profiler_enabled
 # Entries of a parameter group that another scheme may have saved, for which this one has no use.
-_OTHERS_NUMBERS = {"clock", "directions", "largest_lr", "outer_steps", "sample", "weights"}
+_OTHERS_NUMBERS = {"clock", "directions", "largest_lr", "outer_steps", "sample", "since_push", "weights"}
 Step = TypeVar("Step", bound=Callable)
 
 
