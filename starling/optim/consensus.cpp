@@ -111,6 +111,7 @@ Consensus::Consensus(Optimizer& optimizer)
   const c10::AutoGradMode no_gradient(false);
   auto& engine = *optimizer.engine_;
   settle(engine.blocks);
+  for (const Block& block : engine.blocks) check_pass(block, nullptr);
   check_buffers(engine);
   const Masters masters = with_masters(engine.blocks);
   const auto remember = [this](const at::Tensor& tensor) {

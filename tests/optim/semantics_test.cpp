@@ -237,7 +237,9 @@ TEST(Semantics, AParameterKeepsItsSizesAndMemoryOrder) {
       step();
       const Tensor mine = p.detach();
       p.set_data(after.clone());
-      EXPECT_THAT(refusal<UsageError>(step), HasSubstr(text)) << scheme;
+      const std::function<void()> calls[] = {step, [&] { optimizer.state(); },
+                                             [&] { const Consensus average(optimizer); }};
+      for (const auto& call : calls) EXPECT_THAT(refusal<UsageError>(call), HasSubstr(text)) << scheme;
       if (text == "accepted") continue;
       p.set_data(mine);
       step();
