@@ -191,7 +191,7 @@ void check_apart(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
       const at::Tensor& parameter = groups[g].params()[p];
       if (parameter.numel() == 0) continue;
-      const auto* const begin = static_cast<const std::byte*>(parameter.const_data_ptr());
+      const auto* const begin = static_cast<const std::byte*>(parameter.mutable_data_ptr());
       all.push_back({begin, begin + parameter.nbytes(), g, p});
     }
   }
