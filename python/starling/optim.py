@@ -23,7 +23,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from starling import _C
 from starling._gradients import FirstGradients
 from starling._options import Options
-from starling.sharded import Shards, is_sharded, local
+from starling.sharded import Shards, is_sharded, local, plain
 from starling.world import World, group_of, init
 
 _profiler_enabled = torch.autograd._profiler_enabled
@@ -111,7 +111,7 @@ class Optimizer(torch.optim.Optimizer):
             buffers = self._buffers()
         trained = {id(parameter) for parameter in self._parameters()}
         all_parameters = self._model.parameters() if self._model is not None else ()
-        frozen = [local(parameter) for parameter in all_parameters if id(parameter) not in trained]
+        frozen = [part for each in all_parameters if id(each) not in trained for part in plain(local(each))]
         check_gradients = rest.pop("check_gradients", True)
         world, group = rest.pop("world", None), rest.pop("process_group", None)
         if group is not None:

@@ -16,9 +16,10 @@ moves them, for example at the first forward pass.
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from starling import _C
 
@@ -33,6 +34,16 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself, or of a DTensor this worker's part, in its own memory."""
     with torch.no_grad():
         return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor itself, or the tensors in which a subclass such as a quantized weight keeps its
+    values."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        yield from plain(getattr(tensor, name))
 
 
 def like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
@@ -83,6 +94,11 @@ class Shards:
             if is_sharded(parameter):
                 self._check(parameter)
                 parameter = local(parameter).detach().requires_grad_()
+            if is_traceable_wrapper_subclass(parameter):
+                raise _C.UsageError(
+                    f"a parameter is a {type(parameter).__name__}, which keeps its values in other tensors: only plain ones can "
+                    "be trained; leave it out, or freeze it and give model="
+                )
             given.append(parameter)
         return given
 
