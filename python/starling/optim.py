@@ -367,6 +367,11 @@ class Optimizer(torch.optim.Optimizer):
             for name, tensor in model.state_dict().items():
                 if not isinstance(tensor, torch.Tensor):
                     continue
+                if not is_sharded(tensor) and next(plain(tensor)) is not tensor:
+                    raise _C.UsageError(
+                        f"save_consensus: {name} is a {type(tensor).__name__}, which keeps its values in other tensors: save "
+                        "model.state_dict() within consensus()"
+                    )
                 # All shards' workers take part.
                 whole = tensor.full_tensor() if is_sharded(tensor) else tensor
                 if writes:

@@ -110,6 +110,7 @@ void check_averaged(const std::string& what, const std::vector<at::Tensor>& tens
         !t.defined()                                         ? "undefined"
         : t.layout() != at::kStrided                         ? "sparse"
         : t.is_quantized() || t.scalar_type() == at::kUInt64 ? c10::toString(t.scalar_type())
+        : t.unsafeGetTensorImpl()->is_python_dispatch()      ? "a subclass that keeps its values elsewhere"
         : at::has_internal_overlap(t) == at::MemOverlap::Yes ? "expanded: values share memory"
                                                              : "";
     if (!fault.empty())

@@ -200,12 +200,16 @@ class Codes(torch.Tensor):
 
 
 def begun_with_codes():
-    """What is said if they are to be trained; and what a worker then has of rank 0's."""
+    """What is said if they are to be trained, averaged or written; and what a worker then has of
+    rank 0's."""
     net = torch.nn.Linear(6, 2)
     codes = Codes(torch.full((3,), 7 + rank(), dtype=torch.uint8), torch.full((2,), 0.5 + rank()))
-    said = refusal(starling.SGD, [*net.parameters(), torch.nn.Parameter(codes)])
+    said = [refusal(starling.SGD, [*net.parameters(), torch.nn.Parameter(codes)]),
+            refusal(starling.SGD, net.parameters(), buffers=[codes])]
     net.frozen = torch.nn.Parameter(codes, requires_grad=False)
-    starling.SGD([net.weight, net.bias], model=net).close()
+    optimizer = starling.SGD([net.weight, net.bias], model=net)
+    said.append(refusal(optimizer.save_consensus, net, "is-not-written"))
+    optimizer.close()
     return said, net.frozen.codes.tolist(), net.frozen.scales.tolist()
 
 
@@ -393,7 +397,10 @@ class Semantics(unittest.TestCase):
 
     def test_frozen_codes_begin_equal(self):
         for said, *values in self.of("begun_with_codes"):
-            self.assertIn("a parameter is a Codes, which keeps its values in other tensors", said)
+            for text, expected in zip(said, ("a parameter is a Codes, which keeps its values in other tensors",
+                                             "buffer 0 is a subclass that keeps its values elsewhere",
+                                             "save_consensus: frozen is a Codes, "), strict=True):
+                self.assertIn(expected, text)
             self.assertEqual(values, [[7] * 3, [0.5] * 2])
 
     def test_evaluation_of_the_average_is_the_same_everywhere(self):
