@@ -87,8 +87,7 @@ void PushSum::begin() {
   if (staleness_ == 0) return;
   for (Block& block : blocks_) {
     const Outgoing outgoing = exchange().outgoing(block.index);
-    push(block, outgoing,
-         keeps_sent() ? sent_.write_again(block, outgoing) : write_again(block, outgoing));
+    push(block, outgoing, keeps_sent() ? sent_.write_again(block, outgoing) : write_again(block, outgoing));
   }
 }
 
