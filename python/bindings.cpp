@@ -90,8 +90,7 @@ World make_world(double meet, const Make& make) {
   World world;
   Interrupt::ends([&] {
     Timeouts timeouts;
-    timeouts.meet =
-        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(meet));
+    timeouts.meet = milliseconds_of("timeout", meet);
     world = make(timeouts, &Interrupt::came);
     world.store = Maker::keeps(std::move(world.store));
     world.log = log_to_stderr(world.rank);

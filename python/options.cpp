@@ -2,7 +2,6 @@
 #include "python/options.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <optional>
 #include <span>
@@ -14,6 +13,7 @@
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/kernels/wire.h"
+#include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
 
 namespace starling {
@@ -101,6 +101,13 @@ py::dict rules() {
   return all;
 }
 
+std::chrono::milliseconds milliseconds_of(std::string_view name, double seconds) {
+  if (!ranges::max_wait.holds(seconds))
+    throw UsageError(
+        fmt::format("{} = {} is not allowed: it must be {}", name, seconds, ranges::max_wait.text()));
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+}
+
 Options options_of(const py::dict& given) {
   using Set = void (*)(Options&, py::handle);
   static const std::map<std::string, Set> setters{
@@ -122,9 +129,7 @@ Options options_of(const py::dict& given) {
       {"block_bytes", [](Options& o, py::handle v) { o.block_bytes = v.cast<std::int64_t>(); }},
       {"max_wait",
        [](Options& o, py::handle v) {
-         if (v.is_none()) return;
-         const std::chrono::duration<double> seconds(v.cast<double>());
-         o.max_wait = std::chrono::duration_cast<std::chrono::milliseconds>(seconds);
+         if (!v.is_none()) o.max_wait = milliseconds_of("max_wait", v.cast<double>());
        }},
       {"jump_guard", [](Options& o, py::handle v) { o.jump_guard = v.cast<double>(); }},
       {"clip", [](Options& o, py::handle v) { o.clip = v.cast<double>(); }},

@@ -1,6 +1,7 @@
 // Python's options as C++ has them.
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,6 +39,9 @@ class PythonRule {
 
 // By the rules' names: {"options": {name: default}, "states": {name in files: torch's name}}.
 py::dict rules();
+
+// Throws UsageError, in the argument's name, if the seconds are out of the range of a wait.
+std::chrono::milliseconds milliseconds_of(std::string_view name, double seconds);
 
 // Keyword arguments. Throws TypeError for an unknown one, with the nearest, and for a wrong type.
 Options options_of(const py::dict& given);

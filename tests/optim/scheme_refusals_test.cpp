@@ -237,6 +237,8 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "of the same step, and values at least 0 and below 1"},
       {{.mean_every = 4, .outer = "sgd", .hierarchy = "node"},
        "outer is not for hierarchy \"node\", whose workers own blocks"},
+      {{.max_wait = std::chrono::milliseconds(0)}, "max_wait = 0 is not allowed: it must be above 0 and at..."},
+      {{.max_wait = std::chrono::milliseconds::max()}, "is not allowed: it must be above 0 and at..."},
       {{.every = 2, .hierarchy = "node"},
        "every is not for hierarchy \"node\", whose workers average the gradients of each step"},
       {{.scheme = "ceca-2p", .one_in = 4},

@@ -267,11 +267,15 @@ class Alone(unittest.TestCase):
                 ({"gamma": 0.5}, ValueError, 'gamma = 0.5 is for scheme "choco", not "cta": use 0'),
                 ({"lr": "1e-3"}, TypeError, "lr = '1e-3' is not allowed: a number"),
                 ({"buffers": net.named_parameters()}, TypeError, "buffers: a tuple is no tensor: give model.buffers()"),
+                ({"max_wait": float("inf")}, ValueError, "max_wait = inf is not allowed: it must be above 0"),
+                ({"max_wait": -1}, ValueError, "max_wait = -1 is not allowed: it must be above 0"),
                 ({"clip": "much"}, TypeError, "keyword argument 'clip': 'much' has the wrong type")):
             with self.assertRaises(kind) as caught:
                 starling.AdamW(net.parameters(), **options)
             self.assertIn(text, str(caught.exception))
             self.assertNotIn("\n", str(caught.exception))
+        self.assertIn("timeout = inf is not allowed: it must be above 0",
+                      refusal(starling._C.World.from_environment, float("inf")))
         self.assertIn("dampening = 0.5 is not allowed: 0", refusal(starling.SGD, net.parameters(), 0.1, 0.9, 0.5))
         with self.assertRaisesRegex(starling.UsageError, "it was made with amsgrad = True"):
             starling.AdamW(net.parameters()).load_state_dict(torch.optim.AdamW(net.parameters(), amsgrad=True).state_dict())
