@@ -122,8 +122,7 @@ std::string Checkpoint::verified(int worker) const {
     const fs::path parent = fs::path(folder_).parent_path(), root = parent.empty() ? fs::path(".") : parent;
     const std::string whole = newest_whole(root, steps_in(root));
     throw Error(fmt::format("{}: has no file of worker {}, which was lost when the checkpoint was written{}",
-                            folder_, worker,
-                            whole.empty() ? "" : ": resume " + std::string(root / whole)));
+                            folder_, worker, whole.empty() ? "" : ": resume " + std::string(root / whole)));
   }
   const std::string path = fs::path(folder_) / file->name();
   const SafetensorsReader reader(path);

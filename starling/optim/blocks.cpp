@@ -198,8 +198,8 @@ void check_apart(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   std::ranges::sort(all, {}, &Memory::begin);
   for (std::size_t k = 1; k < all.size(); ++k) {
     if (all[k].begin >= all[k - 1].end) continue;
-    const auto [first, second] = std::minmax(
-        {std::pair(all[k - 1].group, all[k - 1].index), std::pair(all[k].group, all[k].index)});
+    const auto [first, second] =
+        std::minmax({std::pair(all[k - 1].group, all[k - 1].index), std::pair(all[k].group, all[k].index)});
     throw UsageError(
         fmt::format("parameter {} of group {} shares memory with parameter {} of group {}: make them one "
                     "parameter",

@@ -71,9 +71,9 @@ void check_place(const Block& block, const Segment& s) {
 
 void check_whole(const Rule& rule, const Segment& s) {
   if (takes_whole(rule, s.parameter) == s.whole) return;
-  throw UsageError(fmt::format(
-      "a parameter [{}] was {} when the optimizer was made: its use_muon must stay",
-      fmt::join(s.parameter.sizes(), ", "), s.whole ? "updated as a matrix" : "not updated as a matrix"));
+  throw UsageError(fmt::format("a parameter [{}] was {} when the optimizer was made: its use_muon must stay",
+                               fmt::join(s.parameter.sizes(), ", "),
+                               s.whole ? "updated as a matrix" : "not updated as a matrix"));
 }
 
 // update(), with the grid chosen.

@@ -35,7 +35,7 @@ class DataTest(unittest.TestCase):
         self.file.write_bytes(content)
 
     def sent(self, examples):
-        """What a process gets that is not forked."""
+        """The same for a process that is not forked."""
         told = pickle.dumps(examples)
         self.assertNotIn(b"torch", told)  # the bytes of the files would be a tensor's
         again = pickle.loads(told)

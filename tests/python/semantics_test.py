@@ -200,8 +200,8 @@ class Codes(torch.Tensor):
 
 
 def begun_with_codes():
-    """What is said if they are to be trained, averaged or written; and what a worker then has of
-    rank 0's."""
+    """The refusals if they are to be trained, averaged or written; and this worker's values in the
+    end."""
     net = torch.nn.Linear(6, 2)
     codes = Codes(torch.full((3,), 7 + rank(), dtype=torch.uint8), torch.full((2,), 0.5 + rank()))
     said = [refusal(starling.SGD, [*net.parameters(), torch.nn.Parameter(codes)]),
