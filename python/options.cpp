@@ -2,7 +2,6 @@
 #include "python/options.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <optional>
 #include <span>
@@ -14,6 +13,7 @@
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/kernels/wire.h"
+#include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
 
 namespace starling {
@@ -101,10 +101,10 @@ py::dict rules() {
   return all;
 }
 
-std::chrono::milliseconds milliseconds_of(const char* option, double seconds) {
-  if (!(seconds > 0 && seconds <= 1e6))
+std::chrono::milliseconds milliseconds_of(std::string_view name, double seconds) {
+  if (!ranges::max_wait.holds(seconds))
     throw UsageError(
-        fmt::format("{} = {} is not allowed: it must be above 0 and at most 1000000 s", option, seconds));
+        fmt::format("{} = {} is not allowed: it must be {}", name, seconds, ranges::max_wait.text()));
   return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 

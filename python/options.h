@@ -40,8 +40,8 @@ class PythonRule {
 // By the rules' names: {"options": {name: default}, "states": {name in files: torch's name}}.
 py::dict rules();
 
-// Rounds up. Throws UsageError, naming the option, unless it is above 0 and at most 1e6.
-std::chrono::milliseconds milliseconds_of(const char* option, double seconds);
+// Throws UsageError, in the argument's name, if the seconds are out of the range of a wait.
+std::chrono::milliseconds milliseconds_of(std::string_view name, double seconds);
 
 // Keyword arguments. Throws TypeError for an unknown one, with the nearest, and for a wrong type.
 Options options_of(const py::dict& given);

@@ -66,6 +66,7 @@ class Decentralized(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._share()
         scale = self._gradient_scale()
         self._overflowed[0] = scale is None
         if scale not in (None, 1.0):
@@ -105,6 +106,7 @@ class Decentralized(Optimizer):
                     changed = before(self, state_dict)
                     state_dict = state_dict if changed is None else changed
                 self.inner.load_state_dict(self._of_inner(state_dict))
+                self._share()  # it may have a load_state_dict() of its own, which calls no hooks
                 checksum, tensors, metadata, of_scheme = self._given(*self._take_added())
                 for index, (name, parameter) in zip(_indices(state_dict), self._numbered(), strict=True):
                     self._give_vectors(tensors, of_scheme, name, parameter, state_dict["state"].get(index, {}))
@@ -117,6 +119,7 @@ class Decentralized(Optimizer):
             self._load(checksum, load)
         except BaseException:
             self.inner.load_state_dict(had)
+            self._share()
             raise
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)

@@ -43,17 +43,36 @@ def _mapped(path: pathlib.Path) -> torch.Tensor:
         raise Error(f"{path}: cannot be mapped: {error}") from error
 
 
-class Text(Dataset):
+class _OfFiles(Dataset):
+    """Examples in files that are mapped. A process of a DataLoader that is not forked maps them
+    too, and gets no copy of their bytes."""
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name not in ("_tokens", "_places", "_shards")}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self._map()
+
+    def _map(self) -> None:
+        raise NotImplementedError
+
+
+class Text(_OfFiles):
     """Windows of a text, one behind the other: each is the tokens, int64 [context], and the tokens
     that follow them. `first`: the place of the first window. The file is 16-bit tokens, as
     nanoGPT's."""
 
     def __init__(self, path: str | pathlib.Path, context: int, first: int = 0):
-        bytes_ = _mapped(pathlib.Path(path))
+        self._path, self._context, self._first = pathlib.Path(path), context, first
+        self._map()
+
+    def _map(self) -> None:
+        path, context, first = self._path, self._context, self._first
+        bytes_ = _mapped(path)
         if len(bytes_) % 2:
             raise Error(f"{path}: breaks off within a token: it has {len(bytes_)} bytes")
         self._tokens = bytes_.view(torch.uint16)
-        self._context, self._first = context, first
         self._windows = (len(self._tokens) - 1 - first) // context
         if self._windows < 1:
             raise Error(f"{path}: has {len(self._tokens)} tokens, too few for a window of {context}")
@@ -67,12 +86,17 @@ class Text(Dataset):
         return tokens[:-1], tokens[1:]
 
 
-class Pairs(Dataset):
+class Pairs(_OfFiles):
     """Pairs of sentences: the tokens of the source and of the target, int64. Tokens 0 and 1 are
     free for padding and the end."""
 
     def __init__(self, path: str | pathlib.Path):
-        bytes_ = _mapped(pathlib.Path(path))
+        self._path = pathlib.Path(path)
+        self._map()
+
+    def _map(self) -> None:
+        path = self._path
+        bytes_ = _mapped(path)
 
         def refuse(why):
             raise Error(f"{path}: {why}")
@@ -99,18 +123,21 @@ class Pairs(Dataset):
         return self._tokens[a:b].to(torch.int64), self._tokens[b:c].to(torch.int64)
 
 
-class Images(Dataset):
+class Images(_OfFiles):
     """Images with their labels: what `transform` makes of a PIL image, by default the image itself,
     and a number. `classes` are the labels' names. Needs pillow."""
 
     def __init__(self, folder: str | pathlib.Path, split: str, transform: Callable[[Any], Any] | None = None):
-        self._transform = transform
+        self._folder, self._split, self._transform = pathlib.Path(folder), split, transform
+        self._map()
+
+    def _map(self) -> None:
         self._shards: list[tuple[pathlib.Path, torch.Tensor, int]] = []  # path, bytes, place of the index
         self._ends: list[int] = []  # images up to the end of each shard
         self.classes: list[str] = []
         number, shards = 0, 1
         while number < shards:
-            path = pathlib.Path(folder) / f"{split}-{number:05}.shard"
+            path = self._folder / f"{self._split}-{number:05}.shard"
             shards = self._add(path, number, None if number == 0 else shards)
             number += 1
 

@@ -23,12 +23,12 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from starling import _C
 from starling._gradients import FirstGradients
 from starling._options import Options
-from starling.sharded import Shards, is_sharded, local
+from starling.sharded import Shards, is_sharded, local, plain
 from starling.world import World, group_of, init
 
 _profiler_enabled = torch.autograd._profiler_enabled
 # Entries of a parameter group that another scheme may have saved, for which this one has no use.
-_OTHERS_NUMBERS = {"clock", "outer_steps", "weights"}
+_OTHERS_NUMBERS = {"clock", "directions", "largest_lr", "outer_steps", "sample", "since_push", "weights"}
 Step = TypeVar("Step", bound=Callable)
 
 
@@ -111,7 +111,7 @@ class Optimizer(torch.optim.Optimizer):
             buffers = self._buffers()
         trained = {id(parameter) for parameter in self._parameters()}
         all_parameters = self._model.parameters() if self._model is not None else ()
-        frozen = [local(parameter) for parameter in all_parameters if id(parameter) not in trained]
+        frozen = [part for each in all_parameters if id(each) not in trained for part in plain(local(each))]
         check_gradients = rest.pop("check_gradients", True)
         world, group = rest.pop("world", None), rest.pop("process_group", None)
         if group is not None:
@@ -367,6 +367,11 @@ class Optimizer(torch.optim.Optimizer):
             for name, tensor in model.state_dict().items():
                 if not isinstance(tensor, torch.Tensor):
                     continue
+                if not is_sharded(tensor) and next(plain(tensor)) is not tensor:
+                    raise _C.UsageError(
+                        f"save_consensus: {name} is a {type(tensor).__name__}, which keeps its values in other tensors: save "
+                        "model.state_dict() within consensus()"
+                    )
                 # All shards' workers take part.
                 whole = tensor.full_tensor() if is_sharded(tensor) else tensor
                 if writes:

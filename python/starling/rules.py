@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch.optim.optimizer import ParamsT
 
 Number = float | torch.Tensor
+# torch's options of a parameter group that change the update, and that no rule has.
+_NOT_HERE = ("amsgrad", "maximize", "dampening")
 
 
 class _State(defaultdict):
@@ -58,6 +60,9 @@ class _Ruled(Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         """Like torch's. All workers must call it before the same step; rank 0's values then reach
         every worker."""
+        for key in _NOT_HERE if isinstance(param_group, dict) else ():  # else torch says so
+            if param_group.get(key):
+                raise _C.UsageError(f"a parameter group has {key} = {param_group[key]}, which Starling's rules do not have")
         super().add_param_group(param_group)
         if self._binding is not None:
             self._take_last_group()
@@ -168,7 +173,7 @@ class _Ruled(Optimizer):
         """The saved checksum of the model, and the binding's state for a state of torch's."""
         numbers, rest = self._take_added()
         for group in self.param_groups:
-            for key in ("amsgrad", "maximize", "dampening"):
+            for key in _NOT_HERE:
                 if group.get(key):
                     raise _C.UsageError(f"state_dict: it was made with {key} = {group[key]}, which Starling's rules do not have")
         self._binding.set_rules(self.param_groups)  # SGD may have momentum now

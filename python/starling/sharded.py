@@ -16,9 +16,10 @@ moves them, for example at the first forward pass.
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from starling import _C
 
@@ -33,6 +34,16 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself, or of a DTensor this worker's part, in its own memory."""
     with torch.no_grad():
         return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor itself, or the tensors in which a subclass such as a quantized weight keeps its
+    values."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        yield from plain(getattr(tensor, name))
 
 
 def like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
@@ -75,9 +86,19 @@ class Shards:
         them."""
         given = []
         for parameter in parameters:
+            if torch.nn.parameter.is_lazy(parameter):
+                raise _C.UsageError(
+                    "a parameter has no shape yet, since its lazy module has seen no input: make a forward pass before the "
+                    "optimizer"
+                )
             if is_sharded(parameter):
                 self._check(parameter)
                 parameter = local(parameter).detach().requires_grad_()
+            if is_traceable_wrapper_subclass(parameter):
+                raise _C.UsageError(
+                    f"a parameter is a {type(parameter).__name__}, which keeps its values in other tensors: only plain ones can "
+                    "be trained; leave it out, or freeze it and give model="
+                )
             given.append(parameter)
         return given
 
@@ -149,6 +170,8 @@ class Shards:
                     f"{list(now.shape)} now: it must stay as it is"
                 )
             stand_in.data = now
+            # The user may have changed the parameter, which this tensor's counter does not show.
+            torch.autograd.graph.increment_version([stand_in])
             stand_in.grad = None if parameter.grad is None else local(parameter.grad)
 
     def changed(self) -> None:

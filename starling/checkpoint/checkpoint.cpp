@@ -121,10 +121,10 @@ Checkpoint::Checkpoint(const std::string& path) : folder_(resolve(path)) {
 std::string Checkpoint::verified(int worker) const {
   const auto file = std::ranges::find(manifest_.files, worker, &WorkerFile::worker);
   if (file == manifest_.files.end()) {
-    const std::string root = fs::path(folder_).parent_path(), whole = newest_whole(root, steps_in(root));
+    const fs::path parent = fs::path(folder_).parent_path(), root = parent.empty() ? fs::path(".") : parent;
+    const std::string whole = newest_whole(root, steps_in(root));
     throw Error(fmt::format("{}: has no file of worker {}, which was lost when the checkpoint was written{}",
-                            folder_, worker,
-                            whole.empty() ? "" : ": resume " + std::string(fs::path(root) / whole)));
+                            folder_, worker, whole.empty() ? "" : ": resume " + std::string(root / whole)));
   }
   const std::string path = fs::path(folder_) / file->name();
   const SafetensorsReader reader(path);

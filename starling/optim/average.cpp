@@ -30,7 +30,8 @@ at::ScalarType averaged_as(const at::Tensor& tensor) {
 }
 
 at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
+  const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
+  return real.resolve_neg();
 }
 
 using Indices = std::vector<std::size_t>;  // of tensors
@@ -109,6 +110,7 @@ void check_averaged(const std::string& what, const std::vector<at::Tensor>& tens
         !t.defined()                                         ? "undefined"
         : t.layout() != at::kStrided                         ? "sparse"
         : t.is_quantized() || t.scalar_type() == at::kUInt64 ? c10::toString(t.scalar_type())
+        : t.unsafeGetTensorImpl()->is_python_dispatch()      ? "a subclass that keeps its values elsewhere"
         : at::has_internal_overlap(t) == at::MemOverlap::Yes ? "expanded: values share memory"
                                                              : "";
     if (!fault.empty())

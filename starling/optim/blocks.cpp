@@ -62,9 +62,35 @@ void check_parameter(const at::Tensor& p, std::size_t group, std::size_t index) 
   if (type_of(p) == nullptr) refuse(c10::toString(p.scalar_type()));
   if (!p.device().is_cpu() && !p.device().is_cuda()) refuse("on " + p.device().str());
   if (!p.is_non_overlapping_and_dense()) refuse("a strided view of other memory");
+  if (p.is_neg()) refuse("a view whose values are negated when they are read");
 }
 
-kernels::Parameters Segment::values() const {
+namespace {
+
+// Whether the values lie in memory in the same order. The stride of a dimension of size 1 does not
+// matter.
+bool lies_as(const at::Tensor& one, const at::Tensor& other) {
+  if (one.sizes() != other.sizes()) return false;
+  for (std::int64_t d = 0; d < one.dim(); ++d) {
+    if (one.size(d) > 1 && one.stride(d) != other.stride(d)) return false;
+  }
+  return true;
+}
+
+// Whether the gradient's memory has its values as the parameter's memory has its own. The imaginary
+// part of a complex number can be a view whose values are negated when torch reads them.
+bool is_readable_as(const at::Tensor& gradient, const at::Tensor& parameter) {
+  return lies_as(gradient, parameter) && !gradient.is_neg();
+}
+
+std::string layout_text(const at::Tensor& tensor) {
+  return fmt::format("[{}] with strides {}", fmt::join(tensor.sizes(), ", "),
+                     fmt::join(tensor.strides(), ","));
+}
+
+}  // namespace
+
+void Segment::check() const {
   const Type* const type = type_of(parameter);
   if (type == nullptr || type->format != format) {
     throw UsageError(
@@ -72,6 +98,28 @@ kernels::Parameters Segment::values() const {
                     fmt::join(parameter.sizes(), ", "), type_name(format),
                     c10::toString(parameter.scalar_type()), type_name(format)));
   }
+  if (layout.defined() && !lies_as(parameter, layout)) {
+    throw UsageError(
+        fmt::format("a parameter was {} when the optimizer was made and is {} now: its sizes and memory "
+                    "order must stay, so change them before",
+                    layout_text(layout), layout_text(parameter)));
+  }
+}
+
+void Segment::check_gradient() const {
+  check();
+  const at::Tensor& g = parameter.grad();
+  if (!g.defined()) return;
+  const bool dense = g.layout() == at::kStrided;
+  if (dense && g.scalar_type() == parameter.scalar_type() && g.sizes() == parameter.sizes()) return;
+  throw UsageError(fmt::format(
+      "a gradient is {}{} [{}] for a parameter {} [{}]: it must be dense {} of equal sizes",
+      dense ? "" : "sparse ", c10::toString(g.scalar_type()), fmt::join(g.sizes(), ", "),
+      c10::toString(parameter.scalar_type()), fmt::join(parameter.sizes(), ", "), type_name(format)));
+}
+
+kernels::Parameters Segment::values() const {
+  check();
   const kernels::Parameters all{parameter.mutable_data_ptr(), format, nullptr};
   return {all.from(static_cast<std::size_t>(begin)).values, format,
           master.defined() ? master.mutable_data_ptr<float>() : nullptr};
@@ -100,13 +148,8 @@ std::uint32_t Segment::version() const {
 const void* Segment::gradient(at::Tensor& keep) const {
   const at::Tensor& g = parameter.grad();
   if (!g.defined()) return nullptr;
-  if (g.is_sparse() || g.scalar_type() != parameter.scalar_type() || g.sizes() != parameter.sizes()) {
-    throw UsageError(fmt::format(
-        "a gradient is {}{} [{}] for a parameter {} [{}]: it must be dense {} of equal sizes",
-        g.is_sparse() ? "sparse " : "", c10::toString(g.scalar_type()), fmt::join(g.sizes(), ", "),
-        c10::toString(parameter.scalar_type()), fmt::join(parameter.sizes(), ", "), type_name(format)));
-  }
-  keep = g.strides() == parameter.strides() ? g : at::empty_like(parameter).copy_(g);
+  check_gradient();
+  keep = is_readable_as(g, parameter) ? g : at::empty_like(parameter).copy_(g);
   return static_cast<const std::byte*>(keep.const_data_ptr()) +
          bytes_of(format, static_cast<std::size_t>(begin));
 }
@@ -115,7 +158,7 @@ void* Segment::mutable_gradient() const {
   at::Tensor& g = parameter.mutable_grad();
   if (!g.defined()) {
     g = at::zeros_like(parameter);  // another segment may write nothing
-  } else if (g.strides() != parameter.strides()) {
+  } else if (!is_readable_as(g, parameter)) {
     g = at::empty_like(parameter);
   }
   g.unsafeGetTensorImpl()->bump_version();
@@ -136,6 +179,33 @@ at::Tensor Block::state_of(const Segment& segment, std::size_t k) const {
 }
 
 namespace {
+
+// Throws UsageError if two parameters share memory: its values would be mixed and updated twice.
+void check_apart(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  struct Memory {
+    const std::byte *begin, *end;
+    std::size_t group, index;
+  };
+  std::vector<Memory> all;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
+      const at::Tensor& parameter = groups[g].params()[p];
+      if (parameter.numel() == 0) continue;
+      const auto* const begin = static_cast<const std::byte*>(parameter.mutable_data_ptr());
+      all.push_back({begin, begin + parameter.nbytes(), g, p});
+    }
+  }
+  std::ranges::sort(all, {}, &Memory::begin);
+  for (std::size_t k = 1; k < all.size(); ++k) {
+    if (all[k].begin >= all[k - 1].end) continue;
+    const auto [first, second] =
+        std::minmax({std::pair(all[k - 1].group, all[k - 1].index), std::pair(all[k].group, all[k].index)});
+    throw UsageError(
+        fmt::format("parameter {} of group {} shares memory with parameter {} of group {}: make them one "
+                    "parameter",
+                    second.second, second.first, first.second, first.first));
+  }
+}
 
 // Lays the states of whole matrices behind all others, so that later states end before them.
 void place_states(Block& block) {
@@ -168,6 +238,7 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
       if (g >= first_group) total += parameter.numel();
     }
   }
+  check_apart(groups);
   const auto size = static_cast<std::int64_t>(sizeof(float));
   const std::int64_t step = wire == Wire::int4 ? 2 : 1;  // segments begin at multiples of this
   const std::int64_t limit =
@@ -176,6 +247,7 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
   for (std::size_t g = first_group; g < groups.size(); ++g) {
     bool fresh = true;  // a block holds segments of one group
     for (const at::Tensor& parameter : groups[g].params()) {
+      const at::Tensor layout = at::empty_like(parameter, parameter.options().device(at::kMeta));
       const auto passes = std::make_shared<std::uint32_t>(0);
       const bool whole = takes_whole(groups[g], parameter);
       const bool in_one = whole || (undivided && parameter.dim() > 1);
@@ -196,6 +268,7 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
             format == Wire::fp32 ? at::Tensor()
                                  : at::zeros({length}, at::TensorOptions(at::kFloat).device(block.device));
         block.segments.push_back({.parameter = parameter,
+                                  .layout = layout,
                                   .begin = begin,
                                   .length = length,
                                   .offset = block.length,

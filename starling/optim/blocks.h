@@ -43,6 +43,7 @@ struct AsSent {
 
 struct Segment {
   at::Tensor parameter;
+  at::Tensor layout{};       // on "meta": the sizes and strides that it must keep; undefined: any
   std::int64_t begin = 0;    // the segment's first element, in the parameter's memory order
   std::int64_t length = 0;   // elements
   std::int64_t offset = 0;   // in the block; even for int4, so that no two segments share a byte
@@ -57,7 +58,11 @@ struct Segment {
       // that have changed the parameter; shared by its segments
       std::make_shared<std::uint32_t>(0);
 
-  // Throws UsageError if the parameter's type has changed.
+  // Throws UsageError if the parameter's type, sizes or memory order have changed.
+  void check() const;
+  // The same, and if there is a gradient that cannot be read.
+  void check_gradient() const;
+  // The parameter's memory, after check().
   kernels::Parameters values() const;
   // Tells autograd and the other segments that a pass changes x.
   void mark_changed();
@@ -67,11 +72,11 @@ struct Segment {
   const void* still_in(const void* x) const;
   // The parameter's version, less its `passes`.
   std::uint32_t version() const;
-  // This step's gradient in the parameter's memory order, or null. `keep` owns the copy, if one is
-  // needed.
+  // This step's gradient in the parameter's memory order, or null, after check_gradient(). `keep`
+  // owns the copy, if one is needed.
   const void* gradient(at::Tensor& keep) const;
-  // The same, writable, and .grad itself. Makes .grad if there is none, or if its memory order
-  // differs.
+  // The same, writable, and .grad itself. Makes .grad if there is none, or if its memory is not in
+  // the parameter's order.
   void* mutable_gradient() const;
 };
 
@@ -104,7 +109,7 @@ void check_parameter(const at::Tensor& parameter, std::size_t group, std::size_t
 // min(block_bytes, total / 8)) and appends them, without states. A larger parameter is spread over
 // several blocks, but a matrix that its group's rule takes whole makes a larger block. So does
 // every parameter of two or more dimensions with `undivided`. Throws as check_parameter(), and if a
-// parameter occurs twice.
+// parameter occurs twice, or shares memory with another one.
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    std::size_t first_group, std::int64_t block_bytes, Wire wire = Wire::fp32,
                    bool undivided = false);

@@ -75,7 +75,6 @@ Operation::Operation(Optimizer& optimizer) : optimizer_(optimizer) { optimizer_.
 Operation::~Operation() { optimizer_.engine_->end_operation(); }
 
 struct Consensus::State {
-  // Also runs if an average throws.
   State(Optimizer& optimizer, Scheme& scheme, int& averages)
       : operation(std::in_place, optimizer),
         optimizer(optimizer),
@@ -87,10 +86,13 @@ struct Consensus::State {
     scheme.renew();
     ++averages;
   }
+  // Also runs if an average throws.
   ~State() {
+    if (!keep) put_back();
     --averages;
     scheme.resume();
   }
+  void put_back() const;
 
   std::optional<Operation> operation;  // of the constructor's averages
   Optimizer& optimizer;
@@ -109,6 +111,7 @@ Consensus::Consensus(Optimizer& optimizer)
   const c10::AutoGradMode no_gradient(false);
   auto& engine = *optimizer.engine_;
   settle(engine.blocks);
+  for (const Block& block : engine.blocks) check_pass(block, nullptr);
   check_buffers(engine);
   const Masters masters = with_masters(engine.blocks);
   const auto remember = [this](const at::Tensor& tensor) {
@@ -193,17 +196,18 @@ Consensus::Consensus(Optimizer& optimizer)
   state_->operation.reset();
 }
 
-Consensus::~Consensus() {
-  if (state_->keep) return;
+void Consensus::State::put_back() const {
   const c10::AutoGradMode no_gradient(false);
   try {
-    for (auto& [tensor, values] : state_->own) tensor.copy_(values);
+    for (const auto& [tensor, values] : own) tensor.copy_(values);
   } catch (const std::exception& error) {
     // For example, the GPU has failed. The caller must see the first failure.
-    state_->log(Level::warning,
-                fmt::format("consensus: this worker's own parameters cannot be put back: {}", error.what()));
+    log(Level::warning,
+        fmt::format("consensus: this worker's own parameters cannot be put back: {}", error.what()));
   }
 }
+
+Consensus::~Consensus() = default;
 
 int Consensus::workers() const { return state_->workers; }
 int Consensus::first() const { return state_->first; }

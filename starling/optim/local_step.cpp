@@ -13,7 +13,14 @@ std::optional<float> LocalStep::scale(const std::function<double()>& sum) {
 
 void LocalStep::all(std::span<const double> weights) {
   const auto factor = scale();
-  if (!is_fused()) return factor ? other_() : void();
+  if (!is_fused()) {
+    if (factor) other_();
+    // It may write past the parameters' version counters, as torch::optim::SGD does.
+    for (Block& block : blocks_) {
+      for (Segment& s : block.segments) s.as_sent = {};
+    }
+    return;
+  }
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     Block& block = blocks_[b];
     if (weights.empty()) {

@@ -74,6 +74,12 @@ void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::O
   if (given.has_options()) kept.set_options(given.options().clone());
 }
 
+// scale_gradients() is for one step, however that ends.
+struct ForgetsScale {
+  Clipping& clipping;
+  ~ForgetsScale() { clipping.scale_next(1); }
+};
+
 // As memory does that is corrupted: the last value of the last parameter.
 void set_last_value(const Groups& groups, double value) {
   at::Tensor last;
@@ -284,6 +290,7 @@ std::uint64_t Optimizer::steps() const { return engine_->steps; }
 bool Optimizer::joined() const { return engine_->joined; }
 
 at::Tensor Optimizer::step(LossClosure closure) {
+  const ForgetsScale forgets{engine_->clipping};
   count_failpoint_step();
   at::Tensor loss;
   if (closure) {
@@ -294,6 +301,10 @@ at::Tensor Optimizer::step(LossClosure closure) {
   engine_->needs_own_parameters("step()");
   settle(engine_->blocks);
   take_new_groups();
+  for (const Block& block : engine_->blocks) {
+    auto& group = param_groups_[static_cast<std::size_t>(block.group)];
+    check_pass(block, engine_->inner != nullptr ? nullptr : &rule_of(group));
+  }
   keep_states();
   engine_->connected();
   const c10::AutoGradMode no_gradient(false);

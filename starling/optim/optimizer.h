@@ -49,11 +49,11 @@ class Optimizer : public torch::optim::Optimizer {
   // (for Consensus). One unfrozen later becomes its own group; one frozen later is still mixed.
   //
   // Parameters must be float32, bfloat16 or float16 (types may be mixed), on the CPU or CUDA
-  // devices, and dense (contiguous or channels_last, no slice). Their type and place must not
-  // change; gradients have the same. CUDA needs a scheme that supports it (`starling schemes NAME`;
-  // with Path::gradients one device) and no hierarchy. Rule state and masters are then on the
-  // device. step() puts its work into torch's current stream and does not wait (cuda/cuda.h); a
-  // scheme in pairs waits for backward().
+  // devices, and dense (contiguous or channels_last, no slice), each in memory of its own. Their
+  // type, sizes, memory order and place must not change; gradients have the same. CUDA needs a
+  // scheme that supports it (`starling schemes NAME`; with Path::gradients one device) and no
+  // hierarchy. Rule state and masters are then on the device. step() puts its work into torch's
+  // current stream and does not wait (cuda/cuda.h); a scheme in pairs waits for backward().
   //
   // A bfloat16 or float16 parameter is its fp32 master rounded to nearest even. Rule, mixing, wire
   // and averages use the master (not with hierarchy "node"), which takes changed values over.
@@ -105,14 +105,15 @@ class Optimizer : public torch::optim::Optimizer {
   // collective: every worker gets rank 0's new parameters. Existing groups accept none.
   //
   // Throws UsageError within a Consensus, whose end would undo it; so do load(), begin_again() and
-  // the like.
+  // the like. Also if a parameter or a gradient is not of its type, sizes or place: before anything
+  // is sent, so a later step goes on.
   //
   // Parameters may change between steps, with gradients disabled, but not past autograd (.data in
   // Python, raw pointers): if torch's version misses it, neighbours keep part of the old values.
   at::Tensor step(LossClosure closure = nullptr) override;
-  // For losses that other code scales (torch.amp.GradScaler): the next step() multiplies gradients
-  // by `scale`, before clipping. None: it only mixes, and counts as skipped. Throws UsageError with
-  // Options::loss_scaling, or without a rule of Starling's.
+  // For losses scaled by other code (torch.amp.GradScaler): the next step(), even one that throws,
+  // multiplies gradients by `scale`, before clipping. None: it only mixes, and counts as skipped.
+  // Throws UsageError with Options::loss_scaling, or without a rule of Starling's.
   void scale_gradients(std::optional<float> scale);
   // The loss's factor for all backward passes up to the next step(): Options::loss_scaling.
   double loss_scale() const;

@@ -57,8 +57,8 @@ struct Options {
   std::string hierarchy = "none";
   int workers_per_node = 0;             // also for schedules with nodes; 0: the launcher's number
   std::int64_t block_bytes = 25 << 20;  // largest block: min(block_bytes, total / 8), at least 256 KB
-  // Timeout of step() for a late neighbour that is alive, at least 1 ms; unset:
-  // World::timeouts.stalled. The worker then goes on without it, and runs are no longer bit-equal.
+  // Timeout of step() for a late neighbour that is alive, above 0; unset: World::timeouts.stalled.
+  // The worker then goes on without it, and runs are no longer bit-equal.
   std::optional<std::chrono::milliseconds> max_wait{};
   // Refuses a neighbour's block that is so many times as far from this worker's as usual, at least
   // 2: silent corruption, or a worker that diverges (exchange/jump_guard.h). 0: none. It reads each

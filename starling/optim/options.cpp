@@ -1,6 +1,7 @@
 #include "starling/optim/options.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -56,8 +57,8 @@ void check_scheme(const SchemeInfo& info, const Options& options, bool around) {
   if (around && !traits.own_rule.empty())
     refuse(fmt::format("scheme \"{}\" needs one of Starling's rules, not another optimizer: {}", info.name,
                        traits.own_rule));
-  if (options.max_wait && *options.max_wait < std::chrono::milliseconds(1))
-    refuse(fmt::format("max_wait = {} ms is not allowed: it must be at least 1", options.max_wait->count()));
+  if (options.max_wait)
+    check_range("max_wait", std::chrono::duration<double>(*options.max_wait).count(), ranges::max_wait);
   if (options.max_wait && traits.path == Path::pairs)
     refuse(fmt::format("max_wait is not for scheme \"{}\", which waits for nobody: leave it out", info.name));
   if (traits.sums_gradients && options.loss_scaling)

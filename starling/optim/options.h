@@ -20,7 +20,8 @@ namespace ranges {
 inline constexpr Range one_in = between(1, Mask::kMost), every = between(1, 1 << 20),
                        mean_every = between(0, 1 << 30), outer_lr = above(0),
                        outer_momentum = from_below(0, 1), outer_warmup = between(0, 1 << 30),
-                       jump_guard = between(0, 1e6);
+                       jump_guard = between(0, 1e6),
+                       max_wait = {.least = 0, .most = 1e6, .least_open = true};  // seconds
 }  // namespace ranges
 
 // Throws UsageError if there is no such scheme.

@@ -62,6 +62,20 @@ Then then_start(Exchange& exchange, const Block& block) {
 
 namespace {
 
+void check_place(const Block& block, const Segment& s) {
+  if (s.parameter.device() == block.device) return;
+  throw UsageError(fmt::format(
+      "a parameter [{}] was on {} when the optimizer was made and is on {} now: it must stay there",
+      fmt::join(s.parameter.sizes(), ", "), block.device.str(), s.parameter.device().str()));
+}
+
+void check_whole(const Rule& rule, const Segment& s) {
+  if (takes_whole(rule, s.parameter) == s.whole) return;
+  throw UsageError(fmt::format("a parameter [{}] was {} when the optimizer was made: its use_muon must stay",
+                               fmt::join(s.parameter.sizes(), ", "),
+                               s.whole ? "updated as a matrix" : "not updated as a matrix"));
+}
+
 // update(), with the grid chosen.
 class Pass {
  public:
@@ -72,7 +86,7 @@ class Pass {
     std::int64_t steps = 0;
     kernels::Step step;  // the same for most segments
     for (Segment& s : block.segments) {
-      check_place(s);
+      check_place(block, s);
       if (scale) check_whole(rule, s);
       at::Tensor keep;
       const void* g = scale ? s.gradient(keep) : nullptr;
@@ -174,20 +188,6 @@ class Pass {
       if (outgoing_.values != nullptr && outgoing_.wire == Wire::fp32 && update.x.format == Wire::fp32)
         s.mark_sent(update.x.values, outgoing_.values);
     }
-  }
-
-  void check_place(const Segment& s) const {
-    if (s.parameter.device() == block_.device) return;
-    throw UsageError(fmt::format(
-        "a parameter [{}] was on {} when the optimizer was made and is on {} now: it must stay there",
-        fmt::join(s.parameter.sizes(), ", "), block_.device.str(), s.parameter.device().str()));
-  }
-
-  static void check_whole(const Rule& rule, const Segment& s) {
-    if (takes_whole(rule, s.parameter) == s.whole) return;
-    throw UsageError(fmt::format(
-        "a parameter [{}] was {} when the optimizer was made: its use_muon must stay",
-        fmt::join(s.parameter.sizes(), ", "), s.whole ? "updated as a matrix" : "not updated as a matrix"));
   }
 
   // The end of the stretch from `at` in which each mask, of arrivals and of what is sent, chooses
@@ -329,6 +329,18 @@ Outgoing with_grid(Block& block, Outgoing outgoing) {
 }
 
 }  // namespace
+
+void check_pass(const Block& block, const Rule* rule) {
+  for (const Segment& s : block.segments) {
+    check_place(block, s);
+    if (rule == nullptr) {
+      s.check();
+    } else {
+      check_whole(*rule, s);
+      s.check_gradient();
+    }
+  }
+}
 
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing outgoing,
             std::optional<float> scale) {

@@ -46,6 +46,11 @@ void update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Ou
 // Start() of the exchange, once the block is written.
 Then then_start(Exchange& exchange, const Block& block);
 
+// Throws UsageError if a pass of this rule over the block would be refused: a parameter or its
+// gradient is no longer what the block was made for. No rule: another optimizer reads the gradient.
+// A step calls it for all blocks before it sends the first one.
+void check_pass(const Block& block, const Rule* rule);
+
 // A vector beside the parameters: a float for each value of the block, on its device or in the
 // host's memory.
 struct Vector {

@@ -74,6 +74,7 @@ struct State {
     }
     steps = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kLong);
     each_segment([&](Block&, Segment& s, Parameter& p, std::int64_t) {
+      s.check();
       p.kept += s.length;
       p.whole = s.whole;  // its options may have changed since
     });

@@ -72,7 +72,7 @@ Digest save_tensors(File file, const std::map<std::string, at::Tensor>& tensors,
   for (const auto& [name, tensor] : tensors) infos.push_back(info_of(name, tensor));
   SafetensorsWriter writer(std::move(file), infos, metadata);
   for (const TensorInfo& info : writer.tensors()) {
-    const at::Tensor dense = tensors.at(info.name).cpu().contiguous();
+    const at::Tensor dense = tensors.at(info.name).cpu().contiguous().resolve_neg();
     writer.write({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
   }
   return writer.finish();

@@ -103,6 +103,12 @@ TEST(Checkpoint, ADamagedOneIsNotTheLastThatCanBeResumed) {
   EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"latest", "step-15", "step-20", "step-5"}));
   EXPECT_THAT(refusal([&] { Checkpoint(folder.path).verified(0); }),
               HasSubstr(": resume " + folder / "step-5"));
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path);
+  const std::string said = refusal([&] { Checkpoint("step-20").verified(0); });
+  fs::current_path(before);
+  EXPECT_THAT(said, HasSubstr("step-20: has no file of worker 0, "));
+  EXPECT_THAT(said, HasSubstr(": resume ./step-5"));
 }
 
 TEST(Checkpoint, WhatAKilledAttemptLeftIsNoCheckpointAndGoesWithTheNext) {

@@ -4,6 +4,7 @@
 
 #include <complex>
 
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include "tests/eventually.h"
@@ -65,7 +66,10 @@ TEST(Average, NeedsNoOptimizerAndTakesAnyTensor) {
   flock(kWorkers, [&](int i, World& world) {
     const Tensor x = parameter({3, 5}, 1.0 + i), narrow = at::full({2}, 1.0 + i, at::kBFloat16),
                  count = at::full({2}, i, at::kLong), column = at::full({4, 3}, 1.0 + i).select(1, 1);
-    EXPECT_EQ(average({x, count, narrow, at::zeros({0}), column}, world), kWorkers);
+    // It lies in memory as the negative.
+    const Tensor negated = at::_neg_view(at::full({2}, 1.0 + i));
+    EXPECT_EQ(average({x, count, narrow, at::zeros({0}), column, negated}, world), kWorkers);
+    EXPECT_TRUE(is_all(negated, -2));
     EXPECT_TRUE(is_all(x, 2));
     EXPECT_TRUE(is_all(narrow.to(at::kFloat), 2));
     EXPECT_TRUE(is_all(column, 2));
@@ -155,6 +159,28 @@ TEST(Average, RefusesWhatDiffersAndWhatHasNoMean) {
         {Tensor(), "tensor 0 is undefined"}};
     for (const auto& [tensor, text] : cases)
       EXPECT_THAT(refusal<UsageError>([&] { average({tensor}, world); }), HasSubstr(text));
+  });
+}
+
+// A buffer that was made in inference mode cannot be written outside.
+TEST(Consensus, ThatFailsPutsThisWorkersParametersBack) {
+  flock(2, [](int i, World& world) {
+    world.log = [](Level, const std::string&) {};
+    const Tensor p = parameter({4});
+    const std::vector<torch::optim::OptimizerParamGroup> groups{{std::vector<Tensor>{p}}};
+    Optimizer optimizer(groups, SGD{}, {}, world, {at::zeros({2})});
+    {
+      const c10::AutoGradMode no_gradient(false);
+      p.fill_(i);
+    }
+    {
+      const c10::InferenceMode inference;
+      optimizer.set_buffers({at::zeros({2})});
+    }
+    EXPECT_THAT(refusal<c10::Error>([&] { const Consensus average(optimizer); }), HasSubstr("inference"));
+    EXPECT_TRUE(is_all(p, i)) << p;
+    optimizer.set_buffers({at::zeros({2})});
+    EXPECT_EQ(Consensus(optimizer).workers(), 2);
   });
 }
 

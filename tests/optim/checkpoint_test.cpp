@@ -30,6 +30,13 @@ TEST(Checkpoint, AMasterIsSavedBesideItsParameterAlone) {
               HasSubstr("tensor \"model.image\" is BF16 [4, 3, 5, 5], this optimizer's is F32 [4, 3, 5, 5]"));
 }
 
+TEST(Checkpoint, ATensorThatLiesInMemoryAsItsNegativeIsSavedAsItsValues) {
+  const Folder folder;
+  save_tensors(folder / "a", {{"x", at::_neg_view(at::ones({3}))}}, {});
+  const SafetensorsReader file(folder / "a");
+  EXPECT_TRUE(is_all(read_tensor(file, *file.find("x")), -1));
+}
+
 TEST(Checkpoint, ANodesWorkersShareOneState) {
   const Folder folder;
   flock(4, [&](int i, World& world) {

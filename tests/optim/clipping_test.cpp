@@ -49,6 +49,23 @@ TEST(Clipping, AStepWhoseGradientIsNotFiniteMixesOnly) {
   expect_a_bad_gradient_is_skipped(true);
 }
 
+TEST(Clipping, AScaleIsForOneStepEvenIfThatFails) {
+  for (const std::optional<float> scale : {std::optional<float>(), std::optional(0.5F)}) {
+    const Tensor p = parameter({4});
+    Optimizer optimizer({p}, SGD{.lr = 1}, {}, World::alone());
+    p.mutable_grad() = at::ones({4});
+    {
+      const Consensus average(optimizer);
+      optimizer.scale_gradients(scale);
+      EXPECT_THAT(refusal<UsageError>([&] { optimizer.step(); }),
+                  testing::HasSubstr("step() within consensus()"));
+    }
+    optimizer.step();
+    EXPECT_TRUE(is_all(p, -1)) << p;
+    EXPECT_EQ(optimizer.statistics().skipped, 0U);
+  }
+}
+
 TEST(Clipping, RefusesInOneLine) {
   const Tensor p = at::zeros({4}).set_requires_grad(true);
   const auto refused = [&](Options options) {

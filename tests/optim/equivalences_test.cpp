@@ -19,13 +19,26 @@ struct Equivalence {
   bool to_the_bit = false;
 };
 
-// Each worker's parameters in the end. The rate falls in mid-run.
-std::vector<Tensor> ends_of(const Options& options, const Rule& rule, int steps) {
+// SGD that writes past the parameters' version counters, as torch's own may and many others do.
+struct PastVersions final : torch::optim::SGD {
+  using torch::optim::SGD::SGD;
+  Tensor step(LossClosure) override {
+    auto& group = param_groups().front();
+    for (const Tensor& p : group.params()) p.data().sub_(p.grad() * group.options().get_lr());
+    return {};
+  }
+};
+
+// Each worker's parameters in the end. The rate falls in mid-run. `around`: another optimizer in
+// place of the rule.
+std::vector<Tensor> ends_of(const Options& options, const Rule& rule, int steps, bool around = false) {
   return results_of(4, [&](int i, World& world) {
     const Tensor p = at::sin(at::arange(1000, at::kFloat)).set_requires_grad(true);
-    Optimizer optimizer({p}, rule, options, world);
+    PastVersions inner({p}, torch::optim::SGDOptions(0.1));
+    Optimizer optimizer = around ? Optimizer(inner, options, world) : Optimizer({p}, rule, options, world);
     for (int t = 0; t < steps; ++t) {
-      if (t == steps / 2) optimizer.param_groups()[0].options().set_lr(0.05);
+      if (t == steps / 2)
+        (around ? inner.param_groups() : optimizer.param_groups())[0].options().set_lr(0.05);
       p.mutable_grad() = (0.5 + 0.3 * i) * (p.detach() - centre(i, t));
       optimizer.step();
     }
@@ -45,6 +58,15 @@ TEST_P(Equivalences, Hold) {
       EXPECT_TRUE(at::equal(one[i], other[i])) << i;
     }
     EXPECT_FALSE(at::equal(one[i], one[(i + 1) % one.size()])) << "workers with skewed losses differ";
+  }
+}
+
+TEST(LocalSteps, AroundAnotherOptimizerAreThoseOfTheRule) {
+  for (const std::string scheme : {"cta", "atc"}) {
+    const Options options{.topology = "ring", .scheme = scheme, .every = 3};
+    const auto one = ends_of(options, kSgd, 12), other = ends_of(options, kSgd, 12, /*around=*/true);
+    for (std::size_t i = 0; i < one.size(); ++i)
+      EXPECT_TRUE(at::allclose(one[i], other[i], 1e-4, 1e-5)) << scheme << i << one[i][0] << other[i][0];
   }
 }
 

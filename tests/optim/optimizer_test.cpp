@@ -374,6 +374,8 @@ TEST(Optimizer, RefusesInOneLine) {
   EXPECT_EQ(make(Tensor()), "parameter 0 of group 0 is undefined" + must);
   EXPECT_EQ(make(parameter({2}) * 2), "parameter 0 of group 0 is computed from other tensors" + must);
   EXPECT_EQ(make(at::empty({2}, at::kMeta)), "parameter 0 of group 0 is on meta" + must);
+  EXPECT_EQ(make(at::_neg_view(at::zeros({2}))),
+            "parameter 0 of group 0 is a view whose values are negated when they are read" + must);
   std::vector<torch::optim::OptimizerParamGroup> foreign;
   foreign.emplace_back(std::vector<Tensor>{parameter({2})}, std::make_unique<torch::optim::SGDOptions>(0.1));
   EXPECT_EQ(refusal<UsageError>([&] { Optimizer optimizer(foreign, SGD{}, {}, world); }),

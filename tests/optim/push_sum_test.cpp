@@ -86,6 +86,17 @@ TEST(PushSumScheme, IsThePapersXAndWOnAGraphThatIsNotDoublyStochastic) {
   }
 }
 
+TEST(PushSumScheme, RefusesAStrangeCountOfStepsSinceTheLastPush) {
+  Optimizer optimizer({parameter({2})}, SGD{},
+                      {.topology = "ring", .scheme = {"push-sum", {{"staleness", 3}}}}, World::alone());
+  const OptimizerState state = copy_of(optimizer.state());
+  for (const double number : {-1.0, 0.5, 3.0, std::nan("")}) {
+    state.tensors.at("since_push").fill_(number);
+    EXPECT_THAT(refusal<UsageError>([&] { optimizer.set_state(state); }),
+                testing::HasSubstr("\"since_push\": wants a whole number from 0 to 2"));
+  }
+}
+
 // Without gradients all workers reach the exact mean of their start, though their weights differ.
 // With every wire, their weighted mean stays.
 TEST(PushSumScheme, ReachesTheExactMeanWithEveryWire) {

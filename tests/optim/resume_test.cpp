@@ -238,6 +238,16 @@ TEST(Checkpoint, LocalAndOuterStepsGoOn) {
   check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .scheme = "gasloc", .every = 4}, 3});
 }
 
+// A push is in flight, of the parameters of some steps before 15.
+TEST(Checkpoint, StalePushesGoOn) {
+  for (const std::int64_t staleness : {2, 4}) {
+    Options options{.topology = "n-peer-exponential-1", .scheme = {"push-sum", {{"staleness", staleness}}}};
+    check_resume({SGD{.lr = 0.01, .momentum = 0.9}, options, 3});
+    options.wire = Wire::bf16;
+    check_resume({.rule = AdamW{.lr = 0.01}, .options = options, .workers = 3, .narrow = true});
+  }
+}
+
 // The copies of both ends of each edge are saved and resumed too.
 TEST(Checkpoint, ChocoGoesOn) {
   check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .scheme = "choco", .one_in = 6}, 3});

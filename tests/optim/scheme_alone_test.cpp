@@ -87,6 +87,27 @@ TEST_P(SchemeContract, ClipsAsTorchDoesButLeavesTheGradient) {
   }
 }
 
+// The imaginary part of a complex number can have such a gradient.
+TEST_P(SchemeContract, ReadsAGradientThatLiesInMemoryAsItsNegative) {
+  const auto ends = [&](bool negated) {
+    const Tensor p = parameter({}, 1), q = parameter({3}, 1);
+    Options clearing = options();
+    clearing.clear_gradients = true;
+    Optimizer optimizer({p, q}, SGD{.lr = 0.1}, clearing, World::alone());
+    for (int t = 0; t < 3; ++t) {
+      for (const Tensor& x : {p, q}) {
+        const Tensor g = x.detach() - centre(0, t);
+        x.mutable_grad() = negated ? at::_neg_view(-g) : g;
+      }
+      optimizer.step();
+      EXPECT_TRUE(is_all(p.grad(), 0) && is_all(q.grad(), 0));
+    }
+    const Consensus same(optimizer);  // moves what gossip has into the parameters
+    return at::cat({p.detach().view({1}), q.detach()});
+  };
+  EXPECT_TRUE(at::equal(ends(true), ends(false)));
+}
+
 TEST_P(SchemeContract, TakesLossScalingBackBeforeItClipsAndForOneStep) {
   if (!may_skip()) GTEST_SKIP() << "no worker may scale its own gradients";
   const auto scaled = some_parameters(), plain = some_parameters();

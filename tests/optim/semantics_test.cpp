@@ -191,6 +191,90 @@ TEST(Semantics, ASliceOfOtherMemoryIsRefused) {
       "float16 on the CPU or a CUDA device and dense in memory (contiguous or channels_last)");
 }
 
+// As an encoder's and a decoder's, of which one was given the other's data.
+TEST(Semantics, ParametersThatShareMemoryAreRefused) {
+  const World world = World::alone();
+  const Tensor all = at::zeros({6}), again = all.detach();
+  const auto part = [&](std::int64_t begin, std::int64_t length) { return all.narrow(0, begin, length); };
+  const std::string shares = "parameter 1 of group 0 shares memory with parameter 0 of group 0: ";
+  const std::tuple<Tensor, Tensor, std::string> cases[] = {{all, again, shares},
+                                                           {part(0, 4), part(3, 3), shares},
+                                                           {part(3, 3), part(0, 4), shares},
+                                                           {all, part(5, 1), shares},
+                                                           {part(0, 3), part(3, 3), "accepted"}};
+  for (const auto& [one, other, text] : cases)
+    EXPECT_THAT(refusal<UsageError>([&] { Optimizer({one, other}, SGD{}, {}, world); }),
+                testing::StartsWith(text));
+  Optimizer optimizer({parameter({2}), all}, SGD{}, {}, world);
+  optimizer.add_param_group({{again}});
+  EXPECT_EQ(refusal<UsageError>([&] { optimizer.step(); }),
+            "parameter 0 of group 1 shares memory with parameter 1 of group 0: make them one parameter");
+}
+
+// Its state, and what neighbours have of it, lie in its memory order.
+TEST(Semantics, AParameterKeepsItsSizesAndMemoryOrder) {
+  const auto images = [](at::IntArrayRef sizes) {
+    return at::ones(sizes).contiguous(at::MemoryFormat::ChannelsLast);
+  };
+  const std::string must = ": its sizes and memory order must stay, so change them before";
+  const std::tuple<Tensor, Tensor, std::string> cases[] = {
+      {at::ones({4}), at::ones({2}), "[4] with strides 1 when the optimizer was made and is [2]"},
+      {at::ones({4}), at::ones({8}), "[4] with strides 1 when the optimizer was made and is [8]"},
+      {at::ones({2, 3}), at::ones({3, 2}), "[2, 3] with strides 3,1 when the optimizer was made and is"},
+      {at::ones({2, 3}), at::ones({3, 2}).t(), "and is [2, 3] with strides 1,2 now" + must},
+      {at::ones({4, 3, 2, 2}), images({4, 3, 2, 2}), "and is [4, 3, 2, 2] with strides 12,1,6,3 now" + must},
+      {at::ones({4, 3, 1, 1}), images({4, 3, 1, 1}), "accepted"},  // in the same order
+      {at::ones({2, 3}), at::full({2, 3}, 7.0), "accepted"}};
+  for (const std::string scheme : {"cta", "all-reduce", "ad-psgd"}) {
+    for (const auto& [before, after, text] : cases) {
+      Tensor p = before.clone().set_requires_grad(true);
+      Optimizer optimizer({p}, SGD{.lr = 0.1, .momentum = 0.9}, {.topology = "ring", .scheme = scheme},
+                          World::alone());
+      const auto step = [&] {
+        p.mutable_grad() = at::ones_like(p);
+        optimizer.step();
+      };
+      step();
+      const Tensor mine = p.detach();
+      p.set_data(after.clone());
+      const std::function<void()> calls[] = {step, [&] { optimizer.state(); },
+                                             [&] { const Consensus average(optimizer); }};
+      for (const auto& call : calls) EXPECT_THAT(refusal<UsageError>(call), HasSubstr(text)) << scheme;
+      if (text == "accepted") continue;
+      p.set_data(mine);
+      step();
+      EXPECT_TRUE(is_all(p, 1 - 0.1 * (1 + 1.9))) << scheme << p;
+    }
+  }
+}
+
+// The first of two blocks would be on its way already.
+TEST(Semantics, AStepThatIsRefusedHasBegunNothing) {
+  const auto ends = [](bool refused) {
+    return results_of(2, [&](int i, World& world) {
+      const Tensor large = parameter({70'000}, 1), small = parameter({5}, 1);
+      Optimizer optimizer({large, small}, SGD{.lr = 0.1}, {.topology = "complete"}, world);
+      EXPECT_GT(optimizer.block_sizes().size(), 1U);
+      for (int t = 0; t < 6; ++t) {
+        for (const Tensor& p : {large, small}) p.mutable_grad() = p.detach() - centre(i, t);
+        if (refused && t == 3) {
+          const Tensor good = small.grad();
+          small.mutable_grad() = good.to(at::kDouble);
+          EXPECT_THAT(refusal<UsageError>([&] { optimizer.step(); }),
+                      HasSubstr("a gradient is Double [5] for a parameter Float [5]"));
+          small.mutable_grad() = good;
+        }
+        optimizer.step();
+      }
+      nobody_leaves_yet(optimizer);
+      EXPECT_EQ(optimizer.statistics().aborted, 0U);
+      return at::cat({large.detach(), small.detach()});
+    });
+  };
+  const auto with = ends(true), without = ends(false);
+  for (std::size_t i = 0; i < with.size(); ++i) EXPECT_TRUE(at::equal(with[i], without[i])) << i;
+}
+
 TEST(Semantics, DoublePrecisionIsRefusedInOneLine) {
   const World world = World::alone();
   const auto expected = [](int group, const std::string& type) {

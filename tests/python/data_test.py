@@ -4,6 +4,7 @@ the program (environment: STARLING)."""
 import itertools
 import os
 import pathlib
+import pickle
 import struct
 import subprocess
 import sys
@@ -33,6 +34,14 @@ class DataTest(unittest.TestCase):
     def write(self, content):
         self.file.write_bytes(content)
 
+    def sent(self, examples):
+        """The same for a process that is not forked."""
+        told = pickle.dumps(examples)
+        self.assertNotIn(b"torch", told)  # the bytes of the files would be a tensor's
+        again = pickle.loads(told)
+        self.assertEqual(len(again), len(examples))
+        return again
+
 
 class Text(DataTest):
     def test_windows_and_the_tokens_behind(self):
@@ -45,6 +54,8 @@ class Text(DataTest):
             self.assertEqual((tokens.tolist(), tokens.dtype), (list(range(begin, begin + 7)), torch.int64))
             self.assertEqual(targets.tolist(), list(range(begin + 1, begin + 8)))
         self.assertRaises(IndexError, lambda: texts[3])
+        for one, other in zip(self.sent(texts)[1], texts[1], strict=True):
+            self.assertTrue(torch.equal(one, other))
 
     def test_refusals(self):
         self.refused(lambda: data.Text(self.folder / "none", 4), "none: cannot be mapped: ")
@@ -65,6 +76,7 @@ class Pairs(DataTest):
         pairs = data.Pairs(self.file)
         self.assertEqual(len(pairs), 2)
         self.assertEqual([sentence.tolist() for pair in (pairs[0], pairs[1]) for sentence in pair], sentences)
+        self.assertEqual([sentence.tolist() for sentence in self.sent(pairs)[1]], sentences[2:])
 
     def test_refusals(self):
         whole = self.content([2, 3], [4])
@@ -100,6 +112,8 @@ class Images(DataTest):
         self.assertEqual(set(images[i] for i in range(10)), expected)
         image, _ = data.Images(self.folder / "out", "val")[1]
         self.assertEqual(image.size, (30, 20))
+        again = self.sent(data.Images(self.folder / "out", "train"))
+        self.assertEqual((again.classes, again[7][1]), (images.classes, images[7][1]))
 
     def test_refusals(self):
         whole = self.shard.read_bytes()

@@ -20,6 +20,14 @@ TORCHS = {
 }
 
 
+class Quiet(torch.optim.SGD):
+    """Loads by itself, as bitsandbytes' optimizers do."""
+
+    def load_state_dict(self, state_dict):
+        pairs = zip(self.param_groups, state_dict["param_groups"], strict=True)
+        self.__setstate__({"param_groups": [{**saved, "params": group["params"]} for group, saved in pairs]})
+
+
 class Alone(unittest.TestCase):
     def test_is_torchs_optimizer_of_that_name(self):
         for name, torchs in TORCHS.items():
@@ -110,6 +118,31 @@ class Alone(unittest.TestCase):
         train(net, around, 1)
         schedule.step()
         self.assertAlmostEqual(inner.param_groups[0]["lr"], 0.01)
+
+    def test_inner_may_load_without_calling_hooks(self):
+        net = model()
+        around = starling.Decentralized(Quiet(net.parameters(), lr=1.0))
+        schedule = torch.optim.lr_scheduler.StepLR(around, 1, 0.1)
+        train(net, around, 1)
+        around.load_state_dict(copy.deepcopy(around.state_dict()))
+        self.assertNotIn("round", around.inner.param_groups[0])
+        schedule.step()
+        self.assertAlmostEqual(around.inner.param_groups[0]["lr"], 0.1)
+        around.inner.load_state_dict(around.inner.state_dict())
+        train(net, around, 1)
+        schedule.step()
+        self.assertAlmostEqual(around.inner.param_groups[0]["lr"], 0.01)
+
+    def test_numbers_of_other_schemes_leave_nothing_in_the_groups(self):
+        for options in ({"scheme": "dsgd-ac"}, {"scheme": "push-sum"}, {"scheme": "ad-psgd"},
+                        {"scheme": "sparse-loco", "one_in": 2}, {"mean_every": 2, "outer": "sgd", "outer_lr_at": "1:1"}):
+            net = model()
+            optimizer, other = starling.SGD(net.parameters(), topology="ring", **options), starling.SGD(net.parameters())
+            train(net, optimizer, 2)
+            saved, keys = optimizer.state_dict(), other.param_groups[0].keys()
+            self.assertTrue(any(isinstance(value, list) for key, value in saved["param_groups"][0].items() if key != "params"))
+            other.load_state_dict(saved)
+            self.assertEqual(other.param_groups[0].keys(), keys, options)
 
     def test_hooks_after_loading_see_what_was_loaded(self):
         net = model()
@@ -234,14 +267,17 @@ class Alone(unittest.TestCase):
                 ({"gamma": 0.5}, ValueError, 'gamma = 0.5 is for scheme "choco", not "cta": use 0'),
                 ({"lr": "1e-3"}, TypeError, "lr = '1e-3' is not allowed: a number"),
                 ({"buffers": net.named_parameters()}, TypeError, "buffers: a tuple is no tensor: give model.buffers()"),
-                ({"max_wait": 0}, ValueError, "max_wait = 0 is not allowed: it must be above 0 and at most 1000000 s"),
+                ({"max_wait": 0}, ValueError, "max_wait = 0 is not allowed: it must be above 0 and at most 1000000"),
                 ({"max_wait": float("nan")}, ValueError, "max_wait = nan is not allowed: "),
                 ({"max_wait": "1"}, TypeError, "keyword argument 'max_wait': '1' has the wrong type"),
+                ({"max_wait": float("inf")}, ValueError, "max_wait = inf is not allowed: it must be above 0"),
                 ({"clip": "much"}, TypeError, "keyword argument 'clip': 'much' has the wrong type")):
             with self.assertRaises(kind) as caught:
                 starling.AdamW(net.parameters(), **options)
             self.assertIn(text, str(caught.exception))
             self.assertNotIn("\n", str(caught.exception))
+        self.assertIn("timeout = inf is not allowed: it must be above 0",
+                      refusal(starling._C.World.from_environment, float("inf")))
         self.assertIn("dampening = 0.5 is not allowed: 0", refusal(starling.SGD, net.parameters(), 0.1, 0.9, 0.5))
         with self.assertRaisesRegex(starling.UsageError, "it was made with amsgrad = True"):
             starling.AdamW(net.parameters()).load_state_dict(torch.optim.AdamW(net.parameters(), amsgrad=True).state_dict())
@@ -315,6 +351,30 @@ class Alone(unittest.TestCase):
             train(mine, getattr(starling, name)(mine.parameters(), **keywords), 3)
             train(theirs, getattr(torch.optim, name)(theirs.parameters(), **keywords), 3)
             self.assertLess((flat(mine) - flat(theirs)).abs().max().item(), 1e-6, name)
+
+    def test_what_no_rule_has_is_refused_in_a_group_too(self):
+        for key, value, make in (("maximize", True, starling.AdamW), ("amsgrad", True, starling.Adam),
+                                 ("dampening", 0.5, starling.SGD)):
+            net = model()
+            said = f"a parameter group has {key} = {value}, which Starling's rules do not have"
+            self.assertEqual(refusal(make, [{"params": net.parameters(), key: value}]), said)
+            optimizer = make([{"params": net[0].parameters(), key: type(value)(0)}])
+            self.assertEqual(refusal(optimizer.add_param_group, {"params": net[2].parameters(), key: value}), said)
+            train(net, optimizer, 1)
+            self.assertEqual(len(optimizer.param_groups), 1)
+
+    def test_a_lazy_module_must_have_seen_an_input(self):
+        net = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.Linear(4, 2))
+        said = "a parameter has no shape yet, since its lazy module has seen no input"
+        for make in (starling.AdamW, lambda parameters: starling.Decentralized(torch.optim.AdamW(parameters))):
+            self.assertIn(said, refusal(make, net.parameters()))
+        optimizer = starling.AdamW(net[1].parameters())
+        self.assertIn(said, refusal(optimizer.add_param_group, {"params": net[0].parameters()}))
+        net(torch.ones(1, 3)).sum().backward()
+        optimizer.add_param_group({"params": net[0].parameters()})
+        before = flat(net[0])
+        optimizer.step()
+        self.assertFalse(torch.equal(flat(net[0]), before))
 
     def test_param_groups_that_are_edited_are_refused_at_the_next_step(self):
         """Like torch's, they would train otherwise, and here they would not."""

@@ -176,6 +176,43 @@ def begun_differently():
     return [tensor.tolist() for tensor in net.state_dict().values()]
 
 
+class Codes(torch.Tensor):
+    """Keeps its values in two other tensors, like a quantized weight."""
+
+    @staticmethod
+    def __new__(cls, codes, scales):
+        made = torch.Tensor._make_wrapper_subclass(cls, codes.shape)
+        made.codes, made.scales = codes, scales
+        return made
+
+    def __tensor_flatten__(self):
+        return ["codes", "scales"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, _, size, stride):
+        return Codes(**inner)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].codes, args[0].scales)
+        raise NotImplementedError(func)
+
+
+def begun_with_codes():
+    """The refusals if they are to be trained, averaged or written; and this worker's values in the
+    end."""
+    net = torch.nn.Linear(6, 2)
+    codes = Codes(torch.full((3,), 7 + rank(), dtype=torch.uint8), torch.full((2,), 0.5 + rank()))
+    said = [refusal(starling.SGD, [*net.parameters(), torch.nn.Parameter(codes)]),
+            refusal(starling.SGD, net.parameters(), buffers=[codes])]
+    net.frozen = torch.nn.Parameter(codes, requires_grad=False)
+    optimizer = starling.SGD([net.weight, net.bias], model=net)
+    said.append(refusal(optimizer.save_consensus, net, "is-not-written"))
+    optimizer.close()
+    return said, net.frozen.codes.tolist(), net.frozen.scales.tolist()
+
+
 def evaluated():
     """With batch norm: by each worker's own model, by the average one, and by the average one with
     statistics of its own. Also the state that evaluation leaves behind."""
@@ -306,8 +343,8 @@ def everything():
     """One start of three processes for all: torch's import is most of it."""
     results = {name: off() for name, off in PLAIN.items()}
     results["autocast"] = off_plain_loops(model, autocast)
-    for each in (accumulated_under_all_reduce, begun_differently, evaluated, resumed_in_mid_epoch, refused_by_one,
-                 refused_by_one_around, uneven, skipped):
+    for each in (accumulated_under_all_reduce, begun_differently, begun_with_codes, evaluated, resumed_in_mid_epoch,
+                 refused_by_one, refused_by_one_around, uneven, skipped):
         results[each.__name__] = each()
     return results
 
@@ -357,6 +394,14 @@ class Semantics(unittest.TestCase):
     def test_workers_begin_equal(self):
         first, *others = self.of("begun_differently")
         self.assertEqual(others, [first] * 2)
+
+    def test_frozen_codes_begin_equal(self):
+        for said, *values in self.of("begun_with_codes"):
+            for text, expected in zip(said, ("a parameter is a Codes, which keeps its values in other tensors",
+                                             "buffer 0 is a subclass that keeps its values elsewhere",
+                                             "save_consensus: frozen is a Codes, "), strict=True):
+                self.assertIn(expected, text)
+            self.assertEqual(values, [[7] * 3, [0.5] * 2])
 
     def test_evaluation_of_the_average_is_the_same_everywhere(self):
         alone, together, recalibrated, kept = zip(*self.of("evaluated"), strict=True)

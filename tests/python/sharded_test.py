@@ -193,6 +193,29 @@ def fully_sharded():
     return results
 
 
+def edited():
+    """All workers set their parameters to 3. How far they are from it after a step without a
+    learning rate."""
+    mesh = mesh_of_four()
+    off = {}
+    for memory in ("as made", "moved"):
+        net = shard(odd_model(), mesh)
+        shards = list(net.parameters())
+        optimizer = starling.SGD(shards, lr=0.0, process_group=mesh["replicate"])
+        if memory == "moved":
+            net.double().float()
+        odd_learn(net, optimizer, 2)
+        with torch.no_grad():
+            for parameter in shards:
+                parameter.copy_(parameter * 0 + 3)
+        odd_learn(net, optimizer, 1, 2)
+        off[memory] = (whole(shards) - 3).abs().max().item()
+        optimizer.close()
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    return off
+
+
 def saved():
     """Clipped by torch, stopped, saved with torch.distributed.checkpoint, and resumed; the average
     as one file."""
@@ -288,6 +311,9 @@ class FullySharded(unittest.TestCase):
             shards = [result[name]["distance"] for result in results]
             # Otherwise the test shows nothing.
             self.assertNotAlmostEqual(shards[0] / shards[1], 1, 2)
+
+    def test_nothing_of_values_that_all_have_replaced_comes_back(self):
+        self.assertEqual(workers.run(edited, 4), [{"as made": 0, "moved": 0}] * 4)
 
     def test_is_saved_and_resumed_to_the_bit(self):
         with tempfile.TemporaryDirectory() as folder:

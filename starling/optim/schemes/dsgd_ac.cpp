@@ -29,6 +29,7 @@ class DsgdAc final : public AheadScheme {
     AheadScheme::attach(connection);
     for (const Block& block : blocks_)
       groups_.resize(std::max(groups_.size(), static_cast<std::size_t>(block.group) + 1));
+    for (Group& group : groups_) group.factors.clear();  // a new connection counts its rounds anew
   }
 
   void step() override {

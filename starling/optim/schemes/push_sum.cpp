@@ -8,17 +8,24 @@
 //                                                 x_j is that of the last step.
 //   staleness s > 1: overlap SGP over s steps. A push is taken s steps later, with its own w, as if
 //   it had been here until then; then the next one is pushed. (The paper takes it away at once, so
-//   its steps are longer meanwhile.)
+//   its steps are longer meanwhile.) z is kept as it was pushed, since it changes meanwhile: a
+//   resumed run pushes it again.
 //
 // In terms of z, the rule's step is z <- z - lr / w u. If all w stay 1 (balanced graphs without
 // losses), this is ATC and CTA.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <utility>
 #include <variant>
 
+#include <fmt/format.h>
+
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/pushes.h"
+#include "starling/optim/schemes/vectors.h"
 
 namespace starling {
 namespace {
@@ -34,16 +41,25 @@ class PushSum final : public PushScheme {
   explicit PushSum(const SchemeParts& parts)
       : PushScheme(parts), staleness_(SchemeSettings(options_.scheme).integer("staleness")) {}
 
+  void attach(const Connection& connection) override {
+    PushScheme::attach(connection);
+    if (keeps_sent()) sent_.attach(blocks_);
+  }
   void begin() override;
   bool sends_ahead() const override { return staleness_ > 0; }
+  void restart() override;
   void step() override;
+  void state(StateVisitor& visitor) override;
 
  private:
+  // Whether steps change z while a push is in flight.
+  bool keeps_sent() const { return staleness_ > 1; }
   Rule rule(const Block& block) const { return divided(local_.rule(block), w(block)); }
   void adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale);
 
   const std::int64_t staleness_;
-  std::int64_t steps_ = 0;  // since the last push
+  std::int64_t steps_ = 0;          // since the last push
+  Vectors sent_{Fresh::parameter};  // if kept: z as it was pushed last
 };
 
 void PushSum::step() {
@@ -55,7 +71,10 @@ void PushSum::step() {
     for (Block& block : blocks_) update(block, rule(block), {}, {}, scale);
   } else {
     steps_ = 0;
-    for (Block& block : blocks_) adapt_and_push(block, absorb(block), scale);
+    for (Block& block : blocks_) {
+      adapt_and_push(block, absorb(block), scale);
+      if (keeps_sent()) sent_.copy(block);
+    }
   }
 }
 
@@ -66,11 +85,33 @@ void PushSum::adapt_and_push(Block& block, std::span<const Arrival> mixes, std::
 
 void PushSum::begin() {
   if (staleness_ == 0) return;
-  steps_ = 0;
   for (Block& block : blocks_) {
     const Outgoing outgoing = exchange().outgoing(block.index);
-    push(block, outgoing, write_again(block, outgoing));
+    push(block, outgoing, keeps_sent() ? sent_.write_again(block, outgoing) : write_again(block, outgoing));
   }
+}
+
+void PushSum::restart() {
+  PushScheme::restart();
+  steps_ = 0;
+  if (!keeps_sent()) return;
+  for (Block& block : blocks_) sent_.copy(block);
+}
+
+void PushSum::state(StateVisitor& visitor) {
+  PushScheme::state(visitor);
+  if (!keeps_sent()) return;
+  sent_.state(visitor, "sent");
+  visitor.numbers(
+      "since_push",
+      {.fresh = {0},
+       .now = {static_cast<double>(steps_)},
+       .set = [this](std::span<const double> given) { steps_ = static_cast<std::int64_t>(given[0]); },
+       .refusal = [last = staleness_ - 1](std::span<const double> given) -> std::string {
+         const bool good =
+             given[0] >= 0 && given[0] <= static_cast<double>(last) && given[0] == std::floor(given[0]);
+         return good ? "" : fmt::format("wants a whole number from 0 to {}", last);
+       }});
 }
 
 constexpr SchemeOption kOptions[] = {{
