@@ -128,7 +128,7 @@ class Rejoin(Run):
                                        **places)
 
     def check_joined(self, *processes):
-        """All finish, and the last of them has joined the others: after which step, with whose state."""
+        """All finish, and the last has joined the others: after which step, with whose state."""
         said = [self.finish(process, 0)[1] for process in processes]
         joined = r"this worker has joined the run after step (\d\d+), with the state of worker (\d)"
         self.assertRegex(said[-1], joined)
