@@ -53,13 +53,12 @@ bool JumpGuard::count_refusal(int rank, SwapId id, double distance) {
   ++its.refused_in_a_row;
   const bool takes_others = block.taken > std::exchange(its.taken_before, block.taken);
   if (named_.insert(rank).second)
-    options_.log(
-        Level::warning,
-        fmt::format("worker {}'s block {} jumps in {} {}: it is {:.3g} times as far from this "
-                    "worker's as usual, and jump_guard is {:g}: not mixed (its later ones are "
-                    "counted only)",
-                    rank, id.block, options_.counted, id.round, distance / block.usual.value(),
-                    options_.factor));
+    options_.log(Level::warning,
+                 fmt::format("worker {}'s block {} jumps in {} {}: it is {:.3g} times as far from this "
+                             "worker's as usual, and jump_guard is {:g}: not mixed (its later ones are "
+                             "counted only)",
+                             rank, id.block, options_.counted, id.round, distance / block.usual.value(),
+                             options_.factor));
   block.jumpers.insert(rank);
   block.far.insert(rank);
   const std::lock_guard lock(mutex_);

@@ -70,8 +70,7 @@ class JumpGuard {
                const SentBlock& theirs, std::size_t values) {
     if (!is_on() || values == 0) return false;
     const auto swap = begun.find(id);
-    return swap != begun.end() &&
-           refuses(rank, id, steps(), distance_of(theirs, swap->second.mine, values));
+    return swap != begun.end() && refuses(rank, id, steps(), distance_of(theirs, swap->second.mine, values));
   }
   // The same for a measured distance.
   bool refuses(int rank, SwapId id, std::uint64_t steps, double distance);
@@ -102,9 +101,9 @@ class JumpGuard {
       usual.forget_refused();
       jumpers.clear();
     }
-    UsualDistance usual;      // it forgets what it refused when a neighbour takes those of others
-    std::set<int> jumpers;    // the workers that those are of
-    std::uint64_t taken = 0;  // blocks of any worker
+    UsualDistance usual;                  // it forgets what it refused when a neighbour takes those of others
+    std::set<int> jumpers;                // the workers that those are of
+    std::uint64_t taken = 0;              // blocks of any worker
     std::map<int, Neighbour> neighbours;  // by rank
     std::set<int> far;                    // the workers whose last one has jumped
     std::set<int> told;                   // by these workers

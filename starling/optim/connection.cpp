@@ -324,8 +324,7 @@ bool Optimizer::keep_membership() {
   if (!membership.has_news() && !e.exchange->renewal_called()) return true;
   // Newcomers wait until this worker knows that its parameters are sound.
   std::map<int, std::int64_t> wanted;
-  if (counts(/*waits=*/true))
-    wanted = membership.wanted([&](int seat) { return e.exchange->hears(seat); });
+  if (counts(/*waits=*/true)) wanted = membership.wanted([&](int seat) { return e.exchange->hears(seat); });
   for (const auto& [seat, life] : wanted) {
     OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
     const std::vector<at::Tensor> beside = e.beside_state();

@@ -28,7 +28,8 @@ class Ema {
  public:
   // Begins with the model's present values. The model keeps its tensors. jump_guard: the factor of
   // a jump; 0: none is left out. Logs a warning for the first x that is left out.
-  Ema(const torch::nn::Module& model, double decay, double jump_guard = 0,
+  Ema(
+      const torch::nn::Module& model, double decay, double jump_guard = 0,
       Log log = [](Level, const std::string&) {});
 
   // Returns whether it has taken the model in.
