@@ -35,7 +35,7 @@ struct Bowls {
   Bowls equal() const { return {a[0].expand_as(a), c[0].expand_as(c)}; }
 };
 
-Tensor mixing_matrix(const Graph& round) {
+Tensor tensor_of_weights(const Graph& round) {
   Tensor w = at::zeros({round.workers(), round.workers()}, at::kDouble);
   for (int i = 0; i < round.workers(); ++i) {
     w[i][i] = round.self_weight(i);
@@ -48,7 +48,7 @@ Tensor mixing_matrix(const Graph& round) {
 Tensor plain_amsgrad(const Bowls& losses, const Schedule& schedule) {
   Tensor x = at::zeros_like(losses.a), m = x, v = x, v_hat = at::full_like(x, kLeast), u = v_hat;
   for (int t = 0; t < kAmsgradSteps; ++t) {
-    const Tensor w = mixing_matrix(schedule.at(t)), g = losses.a * (x - losses.c);
+    const Tensor w = tensor_of_weights(schedule.at(t)), g = losses.a * (x - losses.c);
     m = kBeta1 * m + (1 - kBeta1) * g;
     v = kBeta2 * v + (1 - kBeta2) * g * g;
     u = w.mm(u);
