@@ -140,7 +140,7 @@ def split(seconds):
 
 
 def hosts_are_lost(run):
-    """Nobody sees that the workers there have ended. When the others pause, they are started again."""
+    """Nobody sees that the workers there have ended. They start again when the others pause."""
     for host in LOST:
         run.cable("--cut", host)
     for host in LOST:
