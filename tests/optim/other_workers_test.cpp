@@ -208,7 +208,7 @@ TEST(OtherWorkers, WhatIsNotFiniteGoesToNobody) {
     const Folder folder;
     const Setting s{SGD{.lr = 0.1, .momentum = 0.9}, {.topology = "complete"}, 3};
     flock(s.workers, [&](int i, World& world) {
-      Run run(s, world);
+      struct Run run(s, world);
       train(run.net, *run.optimizer, i, 0, 2);
       OptimizerState state = copy_of(run.optimizer->state());
       state.tensors.at("model.mean").fill_(-INFINITY);
@@ -218,7 +218,7 @@ TEST(OtherWorkers, WhatIsNotFiniteGoesToNobody) {
     });
     for (const OtherWorkers how : {OtherWorkers::copy, OtherWorkers::average}) {
       const auto states = results_of(2, [&](int, World& world) {
-        Run run(s, world);
+        struct Run run(s, world);
         load_checkpoint(*run.optimizer, Checkpoint(folder.path), how);
         nobody_leaves_yet(*run.optimizer);
         return copy_of(run.optimizer->state());
