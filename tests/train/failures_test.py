@@ -175,7 +175,7 @@ sys.stdin.read()
 
     def test_wrong_input_is_one_line(self):
         self.assertEqual(self.usage_error("--run.epochs", "0"),
-                         "command line: run.epochs = 0: out of range, allowed is a number above 0")
+                         "command line: run.epochs = 0: out of range, allowed is a number above 0 and at most 1000000")
         self.assertTrue(self.usage_error("--optimizer.lrr", "1").startswith(
             'command line: unknown key "lrr" in section optimizer, did you mean lr?; there are: rule, lr, '))
         self.assertEqual(self.usage_error("--optimizer.lr", "-1"),
