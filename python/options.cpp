@@ -104,7 +104,7 @@ py::dict rules() {
 std::chrono::milliseconds milliseconds_of(std::string_view name, double seconds) {
   if (!ranges::max_wait.holds(seconds))
     throw UsageError(
-        fmt::format("{} = {} is not allowed: it must be {}", name, seconds, ranges::max_wait.text()));
+        fmt::format("{} = {} is not allowed: it must be {} s", name, seconds, ranges::max_wait.text()));
   return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
