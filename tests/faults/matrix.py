@@ -63,7 +63,7 @@ if [ "$RANK" -ge "$workers" ]; then
   export RANK=$((RANK - workers))
 fi
 [ "$RANK" != 0 ] || ip address add "$MASTER_ADDR/24" dev eth0
-"$@" 2>&3
+("$@" 2>&3)
 exit $?
 """
 A_LINE = re.compile(r"(starling|cluster)(\[\d+\])?: |step \d+")
