@@ -27,7 +27,10 @@ class Toy final : public Scheme {
     visitor.numbers("toy.steps", {.fresh = {0},
                                   .now = {static_cast<double>(steps_)},
                                   .set = [this](auto given) { steps_ = std::llround(given[0]); },
-                                  .refusal = [](auto given) { return given[0] >= 0 ? "" : "is negative"; }});
+                                  .refusal =
+                                      [](auto given) {
+                                        return given[0] >= 0 && given[0] < 0x1p53 ? "" : "wants steps from 0";
+                                      }});
   }
 
  private:
