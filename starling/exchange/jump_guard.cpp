@@ -36,13 +36,15 @@ bool JumpGuard::refuses(int rank, SwapId id, std::uint64_t steps, double distanc
   its.refused_in_a_row = 0;
   ++block.taken;
   if (block.far.erase(rank) > 0) judge();
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   block.forget_refused();
   const bool was_known = block.usual.is_known();
   // Workers that are equal, as at the start of a run, say nothing about what is usual.
   if (its.learned_at == steps || !block.usual.learn(distance)) return false;
   its.learned_at = steps;
-  if (!was_known && block.usual.is_known() && ++known_ == blocks_.size())
+  const bool is_news = !was_known && block.usual.is_known() && ++known_ == blocks_.size();
+  lock.unlock();  // the log is the caller's
+  if (is_news)
     options_.log(Level::info, "jump_guard: the usual distances are known, and jumps are refused from now on");
   return false;
 }

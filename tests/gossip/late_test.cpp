@@ -166,6 +166,13 @@ TEST(VirtualGossip, AWaitForTheLastAveragingIsInterrupted) {
   });
 }
 
+void train(GossipCluster& cluster, Gossiper& gossip, int steps) {
+  for (int k = 0; k < steps; ++k) {
+    cluster.time->sleep(kGradient);
+    gossip->stepped();
+  }
+}
+
 // Its own transport stands still for longer than the patience with neighbours.
 TEST(VirtualGossip, APauseHasBegunWhenItReturns) {
   const GossipOptions options{.rates = pair_rates(make_schedule("complete", 2), 2)};
@@ -173,10 +180,7 @@ TEST(VirtualGossip, APauseHasBegunWhenItReturns) {
   GossipCluster cluster(2);
   cluster.run([&](int rank) {
     Gossiper gossip(cluster, rank, options);
-    for (int k = 0; k < 10; ++k) {
-      cluster.time->sleep(kGradient);
-      gossip->stepped();
-    }
+    train(cluster, gossip, 10);
     if (rank == 0) {
       cluster.hub.pause(0);
       cluster.time->sleep(1ms);
@@ -195,10 +199,7 @@ TEST(VirtualGossip, APauseRightAfterAnotherHasBegunToo) {
   GossipCluster cluster(2);
   cluster.run([&](int rank) {
     Gossiper gossip(cluster, rank, options);
-    for (int k = 0; k < 10; ++k) {
-      cluster.time->sleep(kGradient);
-      gossip->stepped();
-    }
+    train(cluster, gossip, 10);
     const auto begun = [&] { return gossip->statistics().neighbours[0].begun; };
     if (rank == 0) {
       gossip->pause();
