@@ -1,11 +1,11 @@
 #include "starling/optim/outer.h"
 
-#include <cmath>
 #include <span>
 #include <string>
 
 #include <c10/core/GradMode.h>
 
+#include "starling/core/whole.h"
 #include "starling/optim/options.h"
 
 namespace starling {
@@ -65,8 +65,7 @@ void Outer::state(StateVisitor& visitor) {
        .now = {static_cast<double>(steps_)},
        .set = [this](std::span<const double> given) { steps_ = static_cast<std::uint64_t>(given[0]); },
        .refusal = [](std::span<const double> given) -> std::string {
-         const bool whole = given[0] >= 0 && given[0] < 0x1p53 && given[0] == std::floor(given[0]);
-         return whole ? "" : "wants a whole number from 0";
+         return is_whole_number(given[0]) ? "" : "wants a whole number from 0";
        }});
 }
 

@@ -1,6 +1,5 @@
 // An optimizer's state as tensors, and back (checkpoint.h has their names).
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,6 +16,7 @@
 
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
+#include "starling/core/whole.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/checkpoint.h"
 #include "starling/optim/engine.h"
@@ -184,9 +184,7 @@ struct State {
     const auto* const counts = steps.const_data_ptr<std::int64_t>();
     if (std::any_of(counts, counts + steps.numel(), [](std::int64_t count) { return count < 0; }))
       given.refuse("steps", "tensor \"steps\": a count is negative");
-    const auto whole = [](double number) {
-      return number >= 0 && number < 0x1p53 && number == std::floor(number);
-    };
+    const auto whole = [](double number) { return is_whole_number(number); };
     for (const SchemeNumbers& field : scheme_numbers_) {
       const std::string why = field.of.refusal(values_in(field.tensor));
       if (!why.empty()) given.refuse(field.name, fmt::format("tensor \"{}\": {}", field.name, why));

@@ -16,6 +16,7 @@
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/core/tree_reader.h"
+#include "starling/core/whole.h"
 
 namespace starling {
 namespace {
@@ -36,7 +37,7 @@ class Record : TreeReader {
   // A whole number in this range.
   double whole(std::string_view key, double least, double most) const {
     const double value = finite(key).value_or(NAN);
-    if (!(value >= least && value <= most && value == std::floor(value)))
+    if (!is_whole_number(value, least, most))
       refuse_key(key, fmt::format("must be a whole number from {:.0f} to {:.0f}", least, most));
     return value;
   }

@@ -12,6 +12,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 
+#include "starling/core/whole.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/schemes/weights.h"
 
@@ -139,19 +140,18 @@ void PairScheme::state(StateVisitor& visitor) {
     });
   }
   const GossipClock clock = gossip_->clock();
-  visitor.numbers(
-      "clock", {.fresh = {0, -1},
-                .now = {static_cast<double>(clock.drawn), clock.until_next},
-                .set =
-                    [this](std::span<const double> given) {
-                      gossip_->set_clock({static_cast<std::uint64_t>(given[0]), given[1]});
-                    },
-                .refusal = [](std::span<const double> given) -> std::string {
-                  const bool whole = given[0] >= 0 && given[0] < 0x1p53 && given[0] == std::floor(given[0]);
-                  // A worker that is not to ask for so many gradients would not ask any more.
-                  return whole && std::abs(given[1]) <= 1e9 ? ""
-                                                            : "wants a whole number from 0 and one to 1e9";
-                }});
+  visitor.numbers("clock", {.fresh = {0, -1},
+                            .now = {static_cast<double>(clock.drawn), clock.until_next},
+                            .set =
+                                [this](std::span<const double> given) {
+                                  gossip_->set_clock({static_cast<std::uint64_t>(given[0]), given[1]});
+                                },
+                            .refusal = [](std::span<const double> given) -> std::string {
+                              // Not to ask for so many gradients is not to ask any more.
+                              return is_whole_number(given[0]) && std::abs(given[1]) <= 1e9
+                                         ? ""
+                                         : "wants a whole number from 0 and one to 1e9";
+                            }});
   if (weighs_) visit_weights(visitor, w_, [this](std::span<const double> given) { set_weights(given); });
 }
 

@@ -14,7 +14,6 @@
 // In terms of z, the rule's step is z <- z - lr / w u. If all w stay 1 (balanced graphs without
 // losses), this is ATC and CTA.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -23,6 +22,7 @@
 
 #include <fmt/format.h>
 
+#include "starling/core/whole.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/pushes.h"
 #include "starling/optim/schemes/vectors.h"
@@ -108,8 +108,7 @@ void PushSum::state(StateVisitor& visitor) {
        .now = {static_cast<double>(steps_)},
        .set = [this](std::span<const double> given) { steps_ = static_cast<std::int64_t>(given[0]); },
        .refusal = [last = staleness_ - 1](std::span<const double> given) -> std::string {
-         const bool good =
-             given[0] >= 0 && given[0] <= static_cast<double>(last) && given[0] == std::floor(given[0]);
+         const bool good = is_whole_number(given[0], 0, static_cast<double>(last));
          return good ? "" : fmt::format("wants a whole number from 0 to {}", last);
        }});
 }

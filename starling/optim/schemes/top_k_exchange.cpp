@@ -1,9 +1,10 @@
 #include "starling/optim/schemes/top_k_exchange.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
+
+#include "starling/core/whole.h"
 
 namespace starling {
 namespace {
@@ -35,8 +36,7 @@ void TopKExchange::state(StateVisitor& visitor) {
        .now = {static_cast<double>(next_turn())},
        .set = [this](std::span<const double> given) { next_ = static_cast<std::uint64_t>(given[0]); },
        .refusal = [last = turns() - 1](std::span<const double> given) -> std::string {
-         const bool turn =
-             given[0] >= 0 && given[0] <= static_cast<double>(last) && given[0] == std::floor(given[0]);
+         const bool turn = is_whole_number(given[0], 0, static_cast<double>(last));
          return turn ? "" : fmt::format("wants a turn from 0 to {}", last);
        }});
 }
