@@ -26,7 +26,9 @@
 #include <vector>
 
 #include <ATen/ops/isfinite.h>
+#include <fmt/format.h>
 
+#include "starling/core/error.h"
 #include "starling/optim/schemes/cosines.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/optim/schemes/top_k_exchange.h"
@@ -127,6 +129,14 @@ constexpr SchemeOption kOptions[] = {
          "on: the rule takes the signs of the averaged values in place of a gradient; off: the values"}};
 constexpr auto kRefused = all_but_fp32("its few coefficients travel as they are");
 
+void check_clip(const Options& options, const SchemeSettings& settings, const Schedule&) {
+  if (options.clip > 0 && settings.text("signs") == "on")
+    throw UsageError(
+        fmt::format("scheme \"demo\" needs clip = 0, not {}: the rule takes signs, whose norm is that of "
+                    "no gradient; or signs = \"off\"",
+                    options.clip));
+}
+
 }  // namespace
 
 extern constinit const SchemeInfo scheme_demo{
@@ -148,6 +158,7 @@ extern constinit const SchemeInfo scheme_demo{
                .rule = "sgd"},
     .options = kOptions,
     .make = make<Demo>,
+    .check = check_clip,
 };
 
 }  // namespace starling
