@@ -85,6 +85,32 @@ TEST(Bias, OfCtaAndAtcIsWhatTheoryPredicts) {
   }
 }
 
+// Worker 3 stands still after each 20 steps. The others go on without it, and it jumps to their
+// round.
+TEST(Bias, OfDiffusionIsZeroThoughAWorkerMissesRounds) {
+  for (const char* const scheme : {"exact-diffusion", "d2"}) {
+    SCOPED_TRACE(scheme);
+    Options options = options_of(scheme_info(scheme));
+    options.max_wait = 20ms;
+    std::vector<double> ends(kFour);
+    std::vector<std::uint64_t> rounds(kFour);
+    virtual_flock(kFour, [&](int i, World& world, VirtualTime& time) {
+      const Tensor x = parameter({3});
+      Optimizer optimizer({x}, SGD{.lr = kLr}, options, world);
+      for (int t = 1; time.now().time_since_epoch() < 40s; ++t) {
+        time.sleep(i == 3 && t % 20 == 0 ? 210ms : 10ms);
+        x.mutable_grad() = a(i) * (x.detach() - c(i));
+        optimizer.step();
+      }
+      ends[static_cast<std::size_t>(i)] = x[0].item<double>();
+      rounds[static_cast<std::size_t>(i)] = optimizer.statistics().rounds;
+      nobody_leaves_yet(optimizer);
+    });
+    EXPECT_GT(rounds[0], rounds[3] + 500);
+    EXPECT_THAT(distances(ends), testing::Each(testing::DoubleNear(0, 1e-4)));
+  }
+}
+
 STARLING_EVERY_SCHEME(SchemeBias);
 
 }  // namespace
