@@ -7,7 +7,8 @@
 // e is what mixing has moved the worker by so far. The step gives it that once more, so that at the
 // optimum of all workers' losses the worker's own gradient and e cancel. The sum of all e is zero.
 // A swap that aborts moves neither x nor e. One that is mended k rounds late moves e once, and x k
-// times more, as the steps since then would have. So the sum of all x is kept.
+// times more, as the steps since then would have. So the sum of all x is kept. From 16 rounds on x
+// moves 16 times more: gradients then have made up for a part of it, and the worker must not jump.
 //
 // A worker that misses rounds adds no e for them, as it takes no gradient for them. Both cancel at
 // the optimum, so it stays there, and the others stay too: the sum of their e is that of their
