@@ -21,7 +21,6 @@
 // Verified against summaries of the paper, and its code in tplr-ai/templar (c2397ac5) and
 // CCLoco: beta 0.95, alpha 1, 64 of 4096. The code divides a value's sum by the workers that have
 // sent it, the paper by all, as here. Its chunks of a matrix are squares, not consecutive values.
-#include <array>
 #include <string_view>
 #include <vector>
 
@@ -112,7 +111,7 @@ class SparseLoco final : public Scheme {
   Vectors theta_{Fresh::parameter, where_}, error_{Fresh::zero, where_};
 };
 
-constexpr std::array<std::string_view, 2> kSentValues{"2-bit", "fp32"};
+constexpr std::string_view kSentValues[]{"2-bit", "fp32"};
 constexpr SchemeOption kOptions[] = {
     {.name = "error_decay",
      .standard = 0.95,
