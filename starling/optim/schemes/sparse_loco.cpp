@@ -7,7 +7,7 @@
 //
 //   top-k    the largest one in Options::one_in of each chunk (top_k_message.h)
 //   Q        2 bits for each value, or none ("sent_values")
-//   alpha    Options::outer_lr;  beta: "error_decay"
+//   alpha    Options::outer_lr, 1 in the paper;  beta: "error_decay"
 //
 // Over the complete graph all theta have the same bits, and this is the paper. With one_in = 1 no
 // error is left. Then y = theta - alpha D is sent and mixed, as by ATC after H local steps: over
@@ -64,8 +64,7 @@ class SparseLoco final : public Scheme {
   }
   void restart() override {
     for (Block& block : blocks_) theta_.copy(block);
-    error_.zero();
-    few_.restart();
+    error_.zero(), few_.restart();
   }
   void step() override {
     local_.all();
@@ -138,6 +137,7 @@ extern constinit const SchemeInfo scheme_sparse_loco{
                .refused_wires = kRefused,
                .on_host = true,
                .local_steps = true,
+               .outer_options = 1,
                .kept = 2},
     .advice = {.good_for = "links a thousand times too slow: few values, after many local steps",
                .topology = "complete"},
