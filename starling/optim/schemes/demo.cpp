@@ -120,8 +120,8 @@ constexpr SchemeOption kOptions[] = {
     {.name = "signs",
      .standard = "on",
      .choices = kSwitch,
-     .meaning =
-         "on: the rule takes the signs of the averaged values in place of a gradient; off: the values"}};
+     .meaning = "on: the rule takes the signs of the averaged values in place of a gradient, so clip should "
+                "be 0; off: the values"}};
 constexpr auto kRefused = all_but_fp32("its few coefficients travel as they are");
 
 }  // namespace
