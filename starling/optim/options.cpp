@@ -113,7 +113,7 @@ void check_outer(const SchemeInfo& info, const Options& options) {
   outer_lr_of(options);
   outer_momentum_of(options);
   if (options.outer == "none") {
-    const Options standard;
+    const Options standard{};
     const int used = info.traits.outer_options;
     for (const auto& [name, given] :
          {std::pair("outer_lr", used < 1 && options.outer_lr != standard.outer_lr),
