@@ -41,9 +41,9 @@ class Options(SchemeOptions, total=False):
     after each exchange: "none" (default), "sgd", or "nesterov", as in DiLoCo
     (docs/choosing.md)."""
     outer_lr: float
-    """Its learning rate; 0.7 (default)."""
+    """Its learning rate, or that of a scheme's own outer step; 0.7 (default)."""
     outer_momentum: float
-    """Its momentum; 0.9 (default)."""
+    """Its momentum, or that of a scheme's own outer step; 0.9 (default)."""
     outer_warmup: int
     """For so many steps at the start, a multiple of mean_every, all workers take their mean in each
     exchange, and outer steps only gather momentum, as in Pier (docs/choosing.md); 0 (default)."""

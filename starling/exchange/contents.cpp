@@ -10,6 +10,7 @@ Layout::Layout(const Contents& contents, std::vector<std::size_t> sizes, std::si
       top_k_(contents.chooser == Chooser::mask
                  ? std::nullopt
                  : std::optional(TopK{static_cast<std::uint32_t>(contents.one_in)})),
+      may_be_empty_(contents.may_be_empty),
       vectors_(contents.vectors),
       tail_(contents.tail),
       sizes_(std::move(sizes)),
@@ -29,13 +30,13 @@ Frame Layout::frame(FrameType type, SwapId id, Wire wire) const {
 }
 
 bool Layout::fits(const Frame& frame, std::size_t bytes, Wire wire) const {
-  const bool right_size = frame.total == bytes || (top_k_ && frame.total == 0);
+  const bool right_size = frame.total == bytes || (may_be_empty_ && frame.total == 0);
   return right_size && frame.dtype == static_cast<std::uint8_t>(wire) &&
          frame.value == word({frame.round, frame.block});
 }
 
 bool Layout::may_be_read(SwapId id, const SentBlock& block) const {
-  const bool empty = top_k_ && block.bytes().empty();
+  const bool empty = may_be_empty_ && block.bytes().empty();
   return block.may_be_read() && (!top_k_ || empty || is_sound(*top_k_, block.bytes(), sizes_[id.block]));
 }
 

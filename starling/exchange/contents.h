@@ -23,8 +23,8 @@ namespace starling {
 
 // The one that chooses which values are sent, one in `one_in`.
 //   mask     the round's mask, which is the same for all workers
-//   sender   each sender (kernels/top_k.h), who may also send nothing: an empty block. An arrival
-//            then has no mask, and its indices are only known to rise and to lie within the block
+//   sender   each sender (kernels/top_k.h). An arrival then has no mask, and its indices are only
+//            known to rise and to lie within the block
 enum class Chooser { mask, sender };
 
 // The effect of a swap that commits.
@@ -38,6 +38,7 @@ struct Contents {
   Wire wire = Wire::fp32;
   int one_in = 1;                   // 1 to Mask::kMost
   Chooser chooser = Chooser::mask;  // sender: in fp32, one vector, no tail
+  bool may_be_empty = false;        // with Chooser::sender: a block without values is allowed
   Exchanged exchanged = Exchanged::averages;
   std::size_t vectors = 1;
   std::size_t tail = 0;  // values
@@ -76,8 +77,8 @@ class Layout {
 
   // The frame that carries a block, a part or a mean of this swap.
   Frame frame(FrameType type, SwapId id, Wire wire) const;
-  // True if the frame's payload has so many bytes in all, or none if its sender chooses, in this
-  // wire, and the values that its swap chooses.
+  // True if the frame's payload has so many bytes in all, or none if it may be empty, in this wire,
+  // and the values that its swap chooses.
   bool fits(const Frame& frame, std::size_t bytes, Wire wire) const;
   // True if this whole block may be handed out.
   bool may_be_read(SwapId id, const SentBlock& block) const;
@@ -89,6 +90,7 @@ class Layout {
   const Wire wire_;
   const std::uint32_t one_in_;  // of masks
   const std::optional<TopK> top_k_;
+  const bool may_be_empty_;
   const std::size_t vectors_, tail_;
   const std::vector<std::size_t> sizes_;
   const std::size_t period_;

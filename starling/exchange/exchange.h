@@ -94,7 +94,8 @@ class Exchange final : private TransportHandler {
   // step begins the next round, which decides the block's mask. If neighbours went on without me,
   // it first asks them which round that is, and waits for the answers as long as Patience allows.
   Outgoing outgoing(int block);
-  // Instead of writing there, with Chooser::sender: the wire block has no values in this round.
+  // Instead of writing there, with Contents::may_be_empty: the wire block has no values in this
+  // round.
   void leave_empty(int block);
   // The wire block is written. finite = false: the block is not sent, all neighbours go on without
   // it.

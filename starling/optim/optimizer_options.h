@@ -37,7 +37,7 @@ struct Options {
   // The optimizer of what workers merge to (outer.h): "none", "sgd" or "nesterov". It steps after
   // each mean of mean_every. Without these it steps after each exchange, with a scheme that takes
   // it (`starling schemes NAME`). A change of the parameters by hand counts as a local step. The
-  // next five are its own. A scheme may use the first two.
+  // next five are its own. A scheme with an outer step of its own uses the first two.
   std::string outer = "none";
   double outer_lr = 0.7;
   double outer_momentum = 0.9;

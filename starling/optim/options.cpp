@@ -113,9 +113,14 @@ void check_outer(const SchemeInfo& info, const Options& options) {
   outer_lr_of(options);
   outer_momentum_of(options);
   if (options.outer == "none") {
-    for (const auto& [name, given] : {std::pair("outer_warmup", options.outer_warmup > 0),
-                                      std::pair("outer_lr_at", !options.outer_lr_at.empty()),
-                                      std::pair("outer_momentum_at", !options.outer_momentum_at.empty())}) {
+    const Options standard{};
+    const int used = info.traits.outer_options;
+    for (const auto& [name, given] :
+         {std::pair("outer_lr", used < 1 && options.outer_lr != standard.outer_lr),
+          std::pair("outer_momentum", used < 2 && options.outer_momentum != standard.outer_momentum),
+          std::pair("outer_warmup", options.outer_warmup > 0),
+          std::pair("outer_lr_at", !options.outer_lr_at.empty()),
+          std::pair("outer_momentum_at", !options.outer_momentum_at.empty())}) {
       if (given) refuse(fmt::format("{} needs outer \"sgd\" or \"nesterov\", not \"none\"", name));
     }
     return;

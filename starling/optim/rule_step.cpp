@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/whole.h"
 
 namespace starling {
 namespace {
@@ -114,9 +115,9 @@ void set_rule_values(Rule& rule, const std::vector<double>& values) {
   const auto set = [&](auto& number) {
     using Number = std::remove_reference_t<decltype(number)>;
     const double value = values[k++];
-    // Files may hold any number. One that the type cannot hold must not be converted.
+    // Files and Python may give any number. One that the type cannot hold must not be converted.
     const bool fits =
-        std::is_same_v<Number, double> || (value >= 0 && value <= std::numeric_limits<int>::max());
+        std::is_same_v<Number, double> || is_whole_number(value, 0, std::numeric_limits<int>::max());
     if (!fits) refuse_value(rule, fmt::format("option {}", k), value, "a whole number");
     number = static_cast<Number>(value);
   };

@@ -32,7 +32,7 @@ struct Sparse {
         exchange(std::move(over), schedule, {size},
                  {.patience = patience,
                   .log = lines.log(Level::debug),
-                  .contents = {.one_in = one_in, .chooser = Chooser::sender}}) {
+                  .contents = {.one_in = one_in, .chooser = Chooser::sender, .may_be_empty = true}}) {
     std::vector<int> neighbours;
     for (const Neighbour& j : schedule.rounds.front().neighbours[static_cast<std::size_t>(rank)])
       neighbours.push_back(j.rank);

@@ -41,11 +41,12 @@ TEST(Contents, ABlockOfAnotherSizeWireOrMaskDoesNotFit) {
   EXPECT_FALSE(one.fits(frame, one.bytes(id), Wire::fp32));
 }
 
-TEST(Contents, AnEmptyBlockFitsOnlyWhereItsSenderChooses) {
+TEST(Contents, AnEmptyBlockFitsOnlyWhereItMayBeEmpty) {
   const std::size_t size = 4 * Mask::kRun;
-  const Layout mask({.one_in = 4}, {size}, 1), sender({.one_in = 4, .chooser = Chooser::sender}, {size}, 1);
+  const Layout mask({.one_in = 4}, {size}, 1), whole({.chooser = Chooser::sender}, {size}, 1),
+      sender({.one_in = 4, .chooser = Chooser::sender, .may_be_empty = true}, {size}, 1);
   const SwapId id{1, 0};
-  for (const Layout* const layout : {&mask, &sender}) {
+  for (const Layout* const layout : {&mask, &whole, &sender}) {
     Frame frame = layout->frame(FrameType::data, id, Wire::fp32);
     EXPECT_EQ(layout->fits(frame, layout->bytes(id), Wire::fp32), layout == &sender);
     frame.total = 8;  // one value of many
@@ -53,6 +54,7 @@ TEST(Contents, AnEmptyBlockFitsOnlyWhereItsSenderChooses) {
   }
   const Buffer eight(8);
   EXPECT_TRUE(sender.may_be_read(id, SentBlock({}, Wire::fp32)));
+  EXPECT_FALSE(whole.may_be_read(id, SentBlock({}, Wire::fp32)));
   EXPECT_FALSE(sender.may_be_read(id, SentBlock({nullptr, eight}, Wire::fp32)));
 }
 

@@ -200,6 +200,7 @@ TEST(Checkpoint, ImpossibleValuesAreRefused) {
   EXPECT_THAT(said("options.0", 0, std::nan("")), HasSubstr("lr = nan is not allowed"));
   EXPECT_THAT(said("options.0", 5, 1e300),
               HasSubstr("option 6 = 1e+300 is not allowed: it must be a whole number"));
+  EXPECT_THAT(said("options.0", 5, 2.5), HasSubstr("option 6 = 2.5 is not allowed: it must be a whole"));
   EXPECT_THAT(said("options.0", 5, std::nan("")), HasSubstr("it must be a whole number"));
   EXPECT_THAT(said("steps", 0, std::int64_t{-1}), HasSubstr("tensor \"steps\": a count is negative"));
   EXPECT_THAT(said("rng", 0, std::uint64_t{1}), HasSubstr("accepted"));  // the seed may be anything

@@ -29,6 +29,12 @@ inline Options options_of(const SchemeInfo& info) {
   }
 }
 
+// Lets an outer step of the scheme's own end at the merged point.
+inline void end_at_merged(Options& options, const SchemeInfo& info) {
+  if (info.traits.outer_options > 0) options.outer_lr = 1;
+  if (info.traits.outer_options > 1) options.outer_momentum = 0;
+}
+
 // The share of a momentum of the scheme's own that a step keeps.
 inline bool is_momentum(const SchemeOption& option) {
   return option.name == "beta" || option.name == "beta1";
@@ -74,7 +80,7 @@ class EveryScheme : public testing::TestWithParam<const SchemeInfo*> {
   // And without its own momentum.
   Options without_momentum() const {
     Options all = linear();
-    all.outer_lr = 1, all.outer_momentum = 0;
+    end_at_merged(all, info());
     for (const SchemeOption& option : info().options) {
       if (is_momentum(option)) all.scheme.options.emplace_back(std::string(option.name), 0.0);
     }

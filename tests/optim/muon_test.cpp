@@ -300,7 +300,7 @@ TEST(Muon, GoesWithEveryScheme) {
     SCOPED_TRACE(info->name);
     Options options = options_of(*info);
     // A scheme's own momentum, beside Muon's, goes too far. Workers alone need means.
-    options.outer_lr = 1, options.outer_momentum = 0;
+    end_at_merged(options, *info);
     if (info->traits.edges == EdgeKind::none && info->takes_means()) options.mean_every = 10;
     for (const SchemeOption& option : info->options) {
       if (is_momentum(option)) options.scheme.options.emplace_back(std::string(option.name), 0.0);

@@ -172,6 +172,25 @@ TEST(TrackingAdam, ALostExchangeKeepsTheSumOfTheSecondMoments) {
   }
 }
 
+TEST(TrackingAdam, TheSecondMomentsOutliveAMeanThatIsKept) {
+  constexpr double kSize = 3, kRate = 0.05;
+  constexpr int kBefore = 10;
+  flock(3, [&](int, World& world) {
+    const Tensor x = parameter({4});
+    Optimizer optimizer({x}, SGD{.lr = kRate}, amsgrad_over("ring"), world);
+    const auto step = [&] {
+      x.mutable_grad() = at::full({4}, kSize);
+      optimizer.step();
+    };
+    for (int t = 0; t < kBefore; ++t) step();
+    Consensus(optimizer).keep();
+    const double before = x[0].item<double>(), v_hat = (1 - std::pow(kBeta2, kBefore)) * kSize * kSize;
+    step();
+    EXPECT_NEAR(before - x[0].item<double>(), kRate * (1 - kBeta1) * kSize / std::sqrt(v_hat), 1e-5);
+    nobody_leaves_yet(optimizer);
+  });
+}
+
 // The second parameter's gradients have another order in memory. 1e30 is finite, its square is not.
 TEST(TrackingAdam, AValueThatIsNotFiniteCountsAsZero) {
   const auto trained = [](const std::vector<float>& bad, LogLines& warned) {

@@ -133,7 +133,7 @@ extern constinit const SchemeInfo scheme_choco{
     .paper = "arXiv 1902.00340",
     .traits = {.path = Path::inside,
                .edges = EdgeKind::lasting,
-               .contents = {.chooser = Chooser::sender},
+               .contents = {.chooser = Chooser::sender, .may_be_empty = true},
                .refused_wires = kRefused,
                .own_rule = "it sends what changed in a rule's pass",
                .on_host = true,

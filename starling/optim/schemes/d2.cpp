@@ -4,7 +4,8 @@
 //   x_i(t+1)  = Sum_j W_ij ( 2 x_j(t) - x_j(t-1) - lr u(g_j(t)) + lr u(g_j(t-1)) )
 //
 // It is exact diffusion with W in place of (I + W)/2: it mixes twice as fast, but needs a W whose
-// eigenvalues are above -1/3 (as the paper assumes). diffusion.h has the form that is computed.
+// eigenvalues are above -1/3 (as the paper assumes). It can diverge if a worker misses most rounds,
+// which exact-diffusion bears. diffusion.h has the form that is computed.
 #include <fmt/format.h>
 
 #include "starling/core/error.h"

@@ -20,7 +20,6 @@
 // T is applied to it in each step: the same, since T is linear. They divide a coefficient's sum by
 // the workers that have sent it; here by n. They add lr g to the momentum; here g, which has the
 // same signs while lr is constant. Their 32 of 64 x 64 coefficients are one_in = 128.
-#include <array>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -83,14 +82,14 @@ class Demo final : public Scheme {
     std::vector<Moved> gradients;
     for (const Segment& s : block.segments) {
       at::Tensor keep;
-      if (s.gradient(keep) == nullptr) continue;
-      gradients.push_back({stretch(keep, s.begin, s.length), g.narrow(0, s.offset, s.length)});
+      if (s.gradient(keep) != nullptr)
+        gradients.push_back({stretch(keep, s.begin, s.length), g.narrow(0, s.offset, s.length)});
     }
     copy_to_host(block, gradients);
     for (const Moved& own : gradients) {
-      const bool finite = own.here.isfinite().all().item<bool>();
-      if (!finite) own.here.zero_();
-      finite_ &= finite;
+      if (own.here.isfinite().all().item<bool>()) continue;
+      own.here.zero_();
+      finite_ = false;
     }
     m.mul_(decay_).add_(sends_all() ? g : cosine_transform(block, g));
     read_on_host(block, x);
@@ -114,9 +113,7 @@ class Demo final : public Scheme {
   bool finite_ = true;  // the last gradient was
 };
 
-Schedule all_to_all(int workers) { return make_schedule("complete", workers); }
-
-constexpr std::array<std::string_view, 2> kSwitch{"on", "off"};
+constexpr std::string_view kSwitch[]{"on", "off"};
 constexpr SchemeOption kOptions[] = {
     {.name = "momentum_decay",
      .standard = 0.999,
@@ -125,8 +122,8 @@ constexpr SchemeOption kOptions[] = {
     {.name = "signs",
      .standard = "on",
      .choices = kSwitch,
-     .meaning =
-         "on: the rule takes the signs of the averaged values in place of a gradient; off: the values"}};
+     .meaning = "on: the rule takes the signs of the averaged values in place of a gradient, so clip should "
+                "be 0; off: the values"}};
 constexpr auto kRefused = all_but_fp32("its few coefficients travel as they are");
 
 void check_clip(const Options& options, const SchemeSettings& settings, const Schedule&) {
@@ -145,7 +142,7 @@ extern constinit const SchemeInfo scheme_demo{
     .paper = "arXiv 2411.19870",
     .traits = {.path = Path::inside,
                .edges = EdgeKind::own,
-               .rounds = all_to_all,
+               .rounds = [](int workers) { return make_schedule("complete", workers); },
                .contents = {.chooser = Chooser::sender},
                .wire_values = wire_values,
                .refused_wires = kRefused,

@@ -7,8 +7,12 @@
 // e is what mixing has moved the worker by so far. The step gives it that once more, so that at the
 // optimum of all workers' losses the worker's own gradient and e cancel. The sum of all e is zero.
 // A swap that aborts moves neither x nor e. One that is mended k rounds late moves e once, and x k
-// times more, as the steps since then would have. A worker that has missed k rounds adds e k times
-// more. So the sum of all x is kept.
+// times more, as the steps since then would have. So the sum of all x is kept. From 16 rounds on x
+// moves 16 times more: gradients then have made up for a part of it, and the worker must not jump.
+//
+// A worker that misses rounds adds no e for them, as it takes no gradient for them. Both cancel at
+// the optimum, so it stays there, and the others stay too: the sum of their e is that of their
+// gradients' steps.
 //
 // The papers write phi with the last psi(t) = x(t) - lr u(t) as phi(t+1) = psi(t+1) + x(t+1) -
 // psi(t). It is the same, since e(t+1) = x(t+1) - psi(t).
@@ -28,7 +32,6 @@ class Diffusion : public Scheme {
     Scheme::attach(connection);
     e_.attach(blocks_);
   }
-  void begin() override { round_ = exchange().round(); }
   void restart() override { e_.zero(); }
   void state(StateVisitor& visitor) override { e_.state(visitor, "correction"); }
   void step() override;
@@ -37,7 +40,6 @@ class Diffusion : public Scheme {
   void adapt_and_send();
 
   const float share_;
-  std::uint64_t round_ = 0;  // the last one that this worker took part in
   Vectors e_;
 };
 

@@ -9,9 +9,11 @@
 // learning rate is not verified against the paper's text.
 //
 // Both ends of an exchange use the c_t of its round, so the sum of all parameters stays, also where
-// an exchange ends late.
+// an exchange ends late. A worker that joins the run takes the others' largest learning rate.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -27,9 +29,16 @@ class DsgdAc final : public AheadScheme {
 
   void attach(const Connection& connection) override {
     AheadScheme::attach(connection);
+    renewed_ = connection.renewed;
     for (const Block& block : blocks_)
       groups_.resize(std::max(groups_.size(), static_cast<std::size_t>(block.group) + 1));
     for (Group& group : groups_) group.factors.clear();  // a new connection counts its rounds anew
+  }
+
+  // Collective, if there may be a newcomer.
+  void begin() override {
+    if (renewed_) agree_on_largest_lr();
+    AheadScheme::begin();
   }
 
   void step() override {
@@ -71,6 +80,14 @@ class DsgdAc final : public AheadScheme {
     factors.try_emplace(exchange().round(), largest_lr > 0 ? std::pow(lr / largest_lr, power_) : 1);
     if (factors.size() > kRounds) factors.erase(factors.begin());
   }
+  // The bits of doubles from 0 on have their order.
+  void agree_on_largest_lr() {
+    std::vector<std::int64_t> largest;
+    for (const Group& group : groups_) largest.push_back(std::bit_cast<std::int64_t>(group.largest_lr));
+    exchange().maximum(largest);
+    for (std::size_t g = 0; g < groups_.size(); ++g)
+      groups_[g].largest_lr = std::bit_cast<double>(largest[g]);
+  }
   // The block's arrivals, with weights times c.
   std::vector<Arrival> damped(const Block& block) {
     const auto finished = finish(exchange(), block);
@@ -84,6 +101,7 @@ class DsgdAc final : public AheadScheme {
   }
 
   const double power_;
+  bool renewed_ = false;  // the connection is
   std::vector<Group> groups_;
 };
 

@@ -92,6 +92,7 @@ extern constinit const SchemeInfo scheme_gasloc{
                .refused_wires = kTooCoarse,
                .all_values = "its momentum is of values that are mixed in every exchange",
                .local_steps = true,
+               .outer_options = 2,
                .kept = 2},
     .advice = {.good_for = "links a hundred times too slow, without a mean of all workers",
                .evidence = {{kSlowLinkStudy}}},

@@ -98,7 +98,6 @@ std::vector<Arrival> ProductExchange::arrived(const Block& block) {
 }
 
 void ProductExchange::take(const Block& block, const Arrival& swap) {
-  if (swap.theirs.bytes().empty()) return;  // allowed by the exchange, but nobody sends it
   const ProductForm& form = forms_[number_of(block)];
   const float *theirs = values_of(swap.theirs), *mine = values_of(swap.mine);
   for (const std::size_t k : form.others) {

@@ -47,7 +47,12 @@ class PushSum final : public PushScheme {
   }
   void begin() override;
   bool sends_ahead() const override { return staleness_ > 0; }
-  void restart() override;
+  void restart() override {
+    PushScheme::restart();
+    steps_ = 0;
+    if (!keeps_sent()) return;
+    for (Block& block : blocks_) sent_.copy(block);
+  }
   void step() override;
   void state(StateVisitor& visitor) override;
 
@@ -55,7 +60,10 @@ class PushSum final : public PushScheme {
   // Whether steps change z while a push is in flight.
   bool keeps_sent() const { return staleness_ > 1; }
   Rule rule(const Block& block) const { return divided(local_.rule(block), w(block)); }
-  void adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale);
+  void adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale) {
+    const Outgoing outgoing = exchange().outgoing(block.index);
+    update(block, rule(block), mixes, outgoing, scale, sender(block, outgoing));
+  }
 
   const std::int64_t staleness_;
   std::int64_t steps_ = 0;          // since the last push
@@ -78,24 +86,12 @@ void PushSum::step() {
   }
 }
 
-void PushSum::adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale) {
-  const Outgoing outgoing = exchange().outgoing(block.index);
-  update(block, rule(block), mixes, outgoing, scale, sender(block, outgoing));
-}
-
 void PushSum::begin() {
   if (staleness_ == 0) return;
   for (Block& block : blocks_) {
     const Outgoing outgoing = exchange().outgoing(block.index);
     push(block, outgoing, keeps_sent() ? sent_.write_again(block, outgoing) : write_again(block, outgoing));
   }
-}
-
-void PushSum::restart() {
-  PushScheme::restart();
-  steps_ = 0;
-  if (!keeps_sent()) return;
-  for (Block& block : blocks_) sent_.copy(block);
 }
 
 void PushSum::state(StateVisitor& visitor) {

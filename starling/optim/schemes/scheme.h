@@ -183,6 +183,7 @@ struct SchemeTraits {
   bool on_host = false;           // works on the host: parameters on a GPU are copied there and back
   bool local_steps = false;       // takes Options::every: steps without an exchange change nothing else
   bool takes_outer = false;       // what step() leaves is a merged point: an outer step may follow it
+  int outer_options = 0;          // of outer_lr and outer_momentum, so many it uses for a step of its own
   bool exact = false;             // a constant learning rate reaches the optimum of all workers' losses
   bool sums_gradients = false;    // over workers, so no worker may scale or skip its own
   bool equal = false;             // but for lost exchanges, all workers are equal after each step

@@ -7,7 +7,7 @@
 //
 //   top-k    the largest one in Options::one_in of each chunk (top_k_message.h)
 //   Q        2 bits for each value, or none ("sent_values")
-//   alpha    Options::outer_lr;  beta: "error_decay"
+//   alpha    Options::outer_lr, 1 in the paper;  beta: "error_decay"
 //
 // Over the complete graph all theta have the same bits, and this is the paper. With one_in = 1 no
 // error is left. Then y = theta - alpha D is sent and mixed, as by ATC after H local steps: over
@@ -21,7 +21,6 @@
 // Verified against summaries of the paper, and its code in tplr-ai/templar (c2397ac5) and
 // CCLoco: beta 0.95, alpha 1, 64 of 4096. The code divides a value's sum by the workers that have
 // sent it, the paper by all, as here. Its chunks of a matrix are squares, not consecutive values.
-#include <array>
 #include <string_view>
 #include <vector>
 
@@ -65,8 +64,7 @@ class SparseLoco final : public Scheme {
   }
   void restart() override {
     for (Block& block : blocks_) theta_.copy(block);
-    error_.zero();
-    few_.restart();
+    error_.zero(), few_.restart();
   }
   void step() override {
     local_.all();
@@ -112,7 +110,7 @@ class SparseLoco final : public Scheme {
   Vectors theta_{Fresh::parameter, where_}, error_{Fresh::zero, where_};
 };
 
-constexpr std::array<std::string_view, 2> kSentValues{"2-bit", "fp32"};
+constexpr std::string_view kSentValues[]{"2-bit", "fp32"};
 constexpr SchemeOption kOptions[] = {
     {.name = "error_decay",
      .standard = 0.95,
@@ -139,6 +137,7 @@ extern constinit const SchemeInfo scheme_sparse_loco{
                .refused_wires = kRefused,
                .on_host = true,
                .local_steps = true,
+               .outer_options = 1,
                .kept = 2},
     .advice = {.good_for = "links a thousand times too slow: few values, after many local steps",
                .topology = "complete"},

@@ -100,7 +100,7 @@ extern constinit const SchemeInfo scheme_streaming_diloco{
         "Streaming DiLoCo: one fragment after the other is merged and takes an outer step, beside "
         "local steps",
     .paper = "arXiv 2501.18512",
-    .traits = {.path = Path::ahead, .local_steps = true, .kept = 3},
+    .traits = {.path = Path::ahead, .local_steps = true, .outer_options = 2, .kept = 3},
     .advice = {.good_for = "links a hundred times too slow: the bytes of DiLoCo, evenly over time",
                .topology = "complete",
                .evidence = {{{"torchft's beside it", "docs/results/measurements.md#peers"}, kSlowLinkStudy}}},

@@ -65,10 +65,7 @@ void TopKExchange::take(const Block& block, float weight, const at::Tensor& sum,
   const std::vector<float>& own = own_[static_cast<std::size_t>(block.index)];
   const std::span<float> all = floats_of_tensor(sum);
   std::vector<Arrival> now, late;
-  for (const Arrival& a : finish(*exchange_, block)) {
-    if (a.theirs.bytes().empty()) continue;  // allowed by the exchange, but nobody sends it
-    (a.round == round_ ? now : late).push_back(a);
-  }
+  for (const Arrival& a : finish(*exchange_, block)) (a.round == round_ ? now : late).push_back(a);
   const Graph& graph = schedule_.at(static_cast<long long>(round_ - 1));
   double missing = 0;
   for (const Neighbour& j : graph.neighbours[static_cast<std::size_t>(rank_)]) {

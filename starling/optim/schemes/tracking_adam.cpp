@@ -18,8 +18,9 @@
 //
 // A value of the gradient whose square is not finite counts as 0. A parameter that was not used has
 // gradient 0. A lost exchange keeps the sum of all u, which is that of all v^. If a worker dies,
-// its part of it stays with the others, until all begin anew by restart(): another member, a mean
-// that was kept, or a checkpoint.
+// its part of it stays with the others, until restart() sets u = v^ and m = 0 on all workers:
+// another member, or a mean that was kept. v and v^ stay then, or the next steps would be the long
+// ones of a start.
 //
 // Verified against code of third parties (cziqin/Automated_Stepsizes at 65486ed9, DAMSGrad in
 // Neural_network/ops.py): no bias correction, u from before this step's gradient, betas and floor.
@@ -45,8 +46,8 @@ class TrackingAdam final : public Tracking {
     momentum_.attach(blocks_), squares_.attach(blocks_);
   }
   void restart() override {
-    Tracking::restart();
-    momentum_.zero(), squares_.zero();
+    momentum_.zero();
+    for (const Block& block : blocks_) y_.of(block).copy_(m_.of(block));
   }
   void state(StateVisitor& visitor) override {
     Tracking::state(visitor);
