@@ -21,6 +21,8 @@ Number = float | torch.Tensor
 # torch's options of a parameter group that change the update, and that no rule has.
 _NOT_HERE = ("amsgrad", "maximize", "dampening")
 
+_SEVERAL = {"betas": 2, "ns_coefficients": 3}  # options that are so many numbers
+
 
 class _State(defaultdict):
     """The state of an optimizer whose state is in the C++ library: empty here, but true. If it were
@@ -52,9 +54,11 @@ class _Ruled(Optimizer):
         self.state = _State()
         for group in self.param_groups:
             for key in defaults.keys() - self._choices:
-                for value in group[key] if isinstance(group[key], (tuple, list)) else [group[key]]:
-                    if not hasattr(value, "__float__"):  # a tensor has it, a text has not
-                        raise TypeError(f"{key} = {group[key]!r} is not allowed: a number")
+                several = _SEVERAL.get(key)
+                numbers = group[key] if several and isinstance(group[key], (tuple, list)) else [group[key]]
+                # A tensor has __float__, a text has not.
+                if len(numbers) != (several or 1) or not all(hasattr(number, "__float__") for number in numbers):
+                    raise TypeError(f"{key} = {group[key]!r} is not allowed: {f'{several} numbers' if several else 'a number'}")
         self._start(rest, self._rule)
 
     def add_param_group(self, param_group: dict) -> None:

@@ -47,3 +47,13 @@ class Help(unittest.TestCase):
                 done = run(ROOT / name, "--halp")
                 self.assertEqual(done.returncode, 2, done.stderr)
                 self.assertIn("--halp", done.stderr)
+
+    def test_the_demo_says_which_data_cannot_be_fetched(self):
+        with tempfile.TemporaryDirectory() as folder:  # no apt-get is on the PATH
+            os.symlink(os.path.realpath(sys.executable), pathlib.Path(folder, "python3"))
+            done = subprocess.run(
+                [sys.executable, "-c", "import runpy; runpy.run_path('scripts/demo')['output_of']('scripts/fetch-english')"],
+                cwd=ROOT, env={**os.environ, "PATH": folder, "STARLING_CACHE": folder}, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, r"\Afetch-english: .* cannot be fetched: .*\n"
+                                      r"demo: .*/fetch-english ended with exit code 1\n\Z")
