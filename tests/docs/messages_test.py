@@ -1,5 +1,5 @@
-"""The messages that docs/troubleshooting.md and docs/launch.md explain, the variables of the latter,
-and the failpoints of docs/failures.md, are the program's."""
+"""The messages that docs/troubleshooting.md and docs/launch.md explain, the variables of the
+latter, and the failpoints of docs/failures.md, are the program's."""
 
 import pathlib
 import re
