@@ -21,8 +21,6 @@ Number = float | torch.Tensor
 # torch's options of a parameter group that change the update, and that no rule has.
 _NOT_HERE = ("amsgrad", "maximize", "dampening")
 
-_SEVERAL = {"betas": 2, "ns_coefficients": 3}  # options that are so many numbers
-
 
 class _State(defaultdict):
     """The state of an optimizer whose state is in the C++ library: empty here, but true. If it were
@@ -42,7 +40,6 @@ class _Ruled(Optimizer):
     _step_supports_amp_scaling = True
     _rule: str  # its name in the C++ library
     _states: dict[str, str]  # its possible states: torch's names by the C++ library's
-    _choices: frozenset[str] = frozenset()  # options that are names
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
@@ -52,13 +49,6 @@ class _Ruled(Optimizer):
         rest = without_torchs(options, self._rule, defaults)
         super().__init__(params, defaults)
         self.state = _State()
-        for group in self.param_groups:
-            for key in defaults.keys() - self._choices:
-                several = _SEVERAL.get(key)
-                numbers = group[key] if several and isinstance(group[key], (tuple, list)) else [group[key]]
-                # A tensor has __float__, a text has not.
-                if len(numbers) != (several or 1) or not all(hasattr(number, "__float__") for number in numbers):
-                    raise TypeError(f"{key} = {group[key]!r} is not allowed: {f'{several} numbers' if several else 'a number'}")
         self._start(rest, self._rule)
 
     def add_param_group(self, param_group: dict) -> None:
@@ -324,7 +314,6 @@ class Muon(_Ruled):
     and EmbeddingBag become a second group with use_muon = False."""
 
     _rule = "Muon"
-    _choices = frozenset({"adjust_lr_fn"})
 
     def __init__(
         self,
@@ -385,8 +374,9 @@ class Muon(_Ruled):
 
 
 def _check_coefficients(where: str, group: dict) -> None:
-    if tuple(group["ns_coefficients"]) != _COEFFICIENTS:
-        raise _C.UsageError(f"{where}: ns_coefficients = {group['ns_coefficients']} is not allowed: {_COEFFICIENTS}")
+    given = group["ns_coefficients"]
+    if not isinstance(given, (tuple, list)) or tuple(given) != _COEFFICIENTS:
+        raise _C.UsageError(f"{where}: ns_coefficients = {given} is not allowed: {_COEFFICIENTS}")
 
 
 def _embeddings_apart(params: ParamsT, model: torch.nn.Module | None) -> ParamsT:

@@ -4,6 +4,7 @@ allowed."""
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,10 @@ class Help(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
                 self.assertGreater(len(done.stdout.split()), 8, done.stdout)
                 self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100, done.stdout)
+                # An option that argparse lists has its meaning beside or below it.
+                options = re.split(r"(?m)^options:$", done.stdout)[1:]
+                bare = re.findall(r"(?m)^  -(?!.*  +\S).*$(?!\n {8,}\S)", "".join(options))
+                self.assertEqual(bare, [])
 
     def test_a_wrong_command_line_is_refused(self):
         for name in WRONG:
