@@ -1,5 +1,6 @@
 """The commands and files that the documents show are those of the command."""
 
+import functools
 import json
 import pathlib
 import re
@@ -28,10 +29,13 @@ class Documents(CommandTest):
         return path
 
     def test_commands_and_their_options_exist(self):
-        commands = re.findall(r"(?m)^  ([a-z]+) ", self.starling("--help").split("Subcommands:")[1].split("Examples:")[0])
-        kinds = {name: re.findall(r"(?m)^  +([a-z]+)\b", self.starling(name, "--help"))
-                 for name in ("checkpoint", "bench", "pack")}
-        helps, found = {}, 0
+        @functools.cache
+        def help_of(*words):
+            return self.starling(*words, "--help")
+
+        commands = re.findall(r"(?m)^  ([a-z]+) ", help_of().split("Subcommands:")[1].split("Examples:")[0])
+        kinds = {name: re.findall(r"(?m)^  +([a-z]+)\b", help_of(name)) for name in ("checkpoint", "bench", "pack")}
+        found = 0
         for page in PAGES:
             text = page.read_text().replace("\\\n", " ")
             shown = [line[4:] for line in text.splitlines() if line.startswith("    ")] + re.findall(r"`(starling [^`]+)`", text)
@@ -39,13 +43,10 @@ class Documents(CommandTest):
                 for name, rest in re.findall(r"(?:^|\s)starling (?!import|was )([a-z]+)((?:\s+[^\s#<&|;]+)*)", line):
                     words = rest.split()
                     with self.subTest(page=page.name, line=line):
-                        self.assertIn(name, [*commands, "help"])
-                        command = (name, *[kind for kind in words[:1] if kind in kinds.get(name, [])])
-                        if command not in helps:
-                            helps[command] = self.starling(*command, "--help") if name != "help" else ""
-                        known = helps[command]
+                        self.assertIn(name, commands)
+                        known = help_of(name, *[kind for kind in words[:1] if kind in kinds.get(name, [])])
                         if "--section.key" in known:
-                            known += helps.setdefault(("train",), self.starling("train", "--help"))
+                            known += help_of("train")
                         for option in words:
                             if option.startswith("--") and option != "--help":
                                 self.assertRegex(known, rf"{re.escape(option)}\b")
