@@ -53,6 +53,19 @@ class Help(unittest.TestCase):
                 self.assertEqual(done.returncode, 2, done.stderr)
                 self.assertIn("--halp", done.stderr)
 
+    def test_scripts_ask_for_the_command_that_they_need(self):
+        for name in ("docs", "schemes", "topologies"):
+            done = run(ROOT / "scripts" / name, "--starling", "/nowhere/starling")
+            self.assertEqual((done.returncode, done.stderr), (1, f"{name}: /nowhere/starling is not there: run `make`\n"))
+
+    def test_the_site_takes_no_folder_of_other_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            mine = pathlib.Path(folder, "mine")
+            mine.touch()
+            done = run(ROOT / "scripts/docs", "--starling", sys.executable, "--out", folder)
+            self.assertEqual((done.returncode, mine.exists()), (1, True))
+            self.assertIn("is not empty, and holds no earlier site", done.stderr)
+
     def test_the_demo_says_which_data_cannot_be_fetched(self):
         with tempfile.TemporaryDirectory() as folder:  # no apt-get is on the PATH
             os.symlink(os.path.realpath(sys.executable), pathlib.Path(folder, "python3"))
