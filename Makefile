@@ -56,10 +56,10 @@ test-all: test  ## run all tests
 
 demo: command  ## four workers learn Fashion-MNIST (or TASK) without an all-reduce, beside the same run with one
 	@$(if $(TASK),scripts/dev-tools requirements-pack.txt $(VENV))
-	@scripts/demo $(TASK)
+	@scripts/demo $(TASK) --starling $(VENV)/bin/starling
 
 bench-accuracy: command  ## the demo's two runs, and narrow wires, with five paired seeds: out/bench/accuracy.json
-	@bench/accuracy.py $(BENCH)
+	@bench/accuracy.py --starling $(VENV)/bin/starling $(BENCH)
 
 bench-update: command  ## mixing and AdamW in one pass beside torch's own, on one core: out/bench/update.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-update

@@ -134,12 +134,13 @@ def plot(done, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"))
-    parser.add_argument("--workers", type=lambda text: [int(n) for n in text.split(",")], default=[16, 32, 64])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=float, default=4)
+    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"), help="the built command")
+    parser.add_argument("--workers", type=lambda text: [int(n) for n in text.split(",")], default=[16, 32, 64],
+                        help="numbers of simulated workers (default 16,32,64)")
+    parser.add_argument("--seeds", type=int, default=3, help="how many (default %(default)s)")
+    parser.add_argument("--epochs", type=float, default=4, help="passes over the set (default %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time (one for each processor)")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/a2cid2")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/a2cid2", help="folder of the runs and tables")
     parser.add_argument("--plot", type=pathlib.Path, help="draw the accuracies")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -49,11 +49,12 @@ def train(options, name, seed, overrides):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--starling", default=str(ROOT / ".venv/bin/starling"))
+    parser.add_argument("--seeds", type=int, default=5, help="how many (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="of each run (default %(default)s)")
+    parser.add_argument("--starling", default=str(ROOT / ".venv/bin/starling"), help="the built command")
     options, overrides = parser.parse_known_args()
-    subprocess.run([ROOT / "scripts/fetch-fashion-mnist"], check=True, stdout=sys.stderr)
+    if code := subprocess.run([ROOT / "scripts/fetch-fashion-mnist"], stdout=sys.stderr).returncode:
+        sys.exit(code)  # it has said why
 
     seeds = [{"seed": seed, **{name: train(options, name, seed, overrides) for name in RUNS}}
              for seed in range(1, options.seeds + 1)]

@@ -239,13 +239,13 @@ batch = 8
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-async"))
-    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"))
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-async"), help="the built program")
+    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"), help="the built command")
+    parser.add_argument("--repetitions", type=int, default=3, help="repetitions of each measurement (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=10, help="seconds of a run with a slow worker")
     parser.add_argument("--stopped", type=float, default=5, help="seconds of the stop, and of the runs around a kill")
     parser.add_argument("--no-line", action="store_true", help="leave out the emulated hosts")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/async.json")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/async.json", help="the file of the result")
     options = parser.parse_args()
     decay = json.loads(subprocess.run([options.program, "decay"], stdout=subprocess.PIPE, text=True, check=True).stdout)
     with tempfile.TemporaryDirectory() as name:

@@ -89,17 +89,17 @@ def bytes_per_second(rate):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-exchange"))
-    parser.add_argument("--workers", default="2,4,8")
-    parser.add_argument("--kilobytes", default="64,256,1024,4096,16384,65536")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-exchange"), help="the built program")
+    parser.add_argument("--workers", default="2,4,8", help="numbers of workers (default %(default)s)")
+    parser.add_argument("--kilobytes", default="64,256,1024,4096,16384,65536", help="sizes of the model (default %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=5, help="repetitions of each measurement (default %(default)s)")
     parser.add_argument("--volume", type=int, default=128,
                         help="MB that a worker sends per repetition, at least eight times the size; half of it on the link")
-    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--rate", default="1gbit", help="rate of a host's card, in the format of tc (default %(default)s)")
     parser.add_argument("--no-line", action="store_true", help="leave the emulated link out")
     parser.add_argument("--idle", type=int, default=5, help="seconds of waiting for an absent block")
-    parser.add_argument("--round-trips", type=int, default=300)
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/exchange.json")
+    parser.add_argument("--round-trips", type=int, default=300, help="for the latency (default %(default)s)")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/exchange.json", help="the file of the result")
     options = parser.parse_args()
 
     def program(volume, repetitions, *more):

@@ -84,10 +84,10 @@ def measure(program, name, forms, turns, passes):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", required=True, type=pathlib.Path)
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--program", required=True, type=pathlib.Path, help="the built program")
+    parser.add_argument("--turns", type=int, default=7, help="turns of each side (default %(default)s)")
     parser.add_argument("--passes", type=int, default=10, help="of each side in a turn")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/models.json")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/models.json", help="the file of the result")
     options = parser.parse_args()
     import torch
 

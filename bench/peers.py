@@ -71,20 +71,20 @@ def table(result):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=200, help="of each algorithm (default %(default)s)")
     parser.add_argument("--every", type=int, default=40,
                         help="steps of DiLoCo between two outer steps, a multiple of 4 (default 40)")
-    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--hosts", type=int, default=2, help="emulated hosts (default %(default)s)")
     parser.add_argument("--link", type=float, default=3, help="link over compute (default 3)")
     parser.add_argument("--only", default="", help="regular expression for the names of algorithms (default: all)")
     parser.add_argument("--no-line", action="store_true", help="workers on this host, over loopback: no root is needed")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the run (default %(default)s)")
     parser.add_argument("--test", type=int, default=64, help="held-out examples")
     parser.add_argument("--data", type=pathlib.Path, help="the packed text (default: out/small/english, made if it is not there)")
     parser.add_argument("--vocabulary", type=int, help="of --data (default: the recipe's)")
     parser.add_argument("--python", default=sys.executable, help="a python that has torch, the peers and starling")
     parser.add_argument("--starling", default=str(ROOT / ".venv/bin/starling"), help="the command, to pack the text")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/peers.json")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/peers.json", help="the file of the result")
     options = parser.parse_args()
     if options.data and not (options.data / "train.bin").is_file():
         parser.error(f"--data {options.data}: there is no packed text")

@@ -412,8 +412,8 @@ def main():
     parser.add_argument("--trial", action="store_true", help="without root or limits: one small configuration, in seconds")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/planner",
                         help="folder of the measurements; the result is beside it (default out/bench/planner)")
-    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-planner"))
-    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"))
+    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-planner"), help="the built program")
+    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"), help="the built command")
     parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="a python that has torch")
     options = parser.parse_args()
     if options.table:

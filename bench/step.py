@@ -193,7 +193,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=3,
                         help="repetitions of the cells with 17 MB on 2 hosts (default 3); others run once")
     parser.add_argument("--minutes", type=float, default=40, help="minutes after which no further repetition begins (default 40)")
-    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-step"))
+    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-step"), help="the built program")
     parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="a python that has torch and Decent-DP")
     parser.add_argument("--rate", default="1gbit", help="rate of every host's card, in the format of tc (default 1gbit)")
     options = parser.parse_args()

@@ -306,14 +306,14 @@ class Bench:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=SHAPES, default="text")
-    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--task", choices=SHAPES, default="text", help="what the systems learn (default %(default)s)")
+    parser.add_argument("--hosts", type=int, default=2, help="emulated hosts (default %(default)s)")
     parser.add_argument("--steps", type=int, help="of the systems that average gradients (default 400)")
     parser.add_argument("--longer", type=float, default=1.35, help="the steps of the others over these (default 1.35)")
     parser.add_argument("--lr", type=float, nargs="+", help="learning rates of Adam's rule to try (default: the recipe's)")
     parser.add_argument("--window", type=int, help="steps in a window of AccumAdam (default: the recipe's)")
     parser.add_argument("--batch", type=int, help="examples of a worker's batch (default: 4 windows, 16 pairs)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the run (default %(default)s)")
     parser.add_argument("--test", type=int, help="held-out examples (default 64)")
     parser.add_argument("--ratios", type=int, nargs="+", default=[1, 3], choices=[1, 3], help="link over compute")
     parser.add_argument("--only", default="", help="regular expression for the names of systems (default: all)")

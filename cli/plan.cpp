@@ -1,5 +1,5 @@
-// starling plan --profile profile.json: the predicted time of a step, with every schedule, wire and
-// number of workers.
+// starling plan --profile network.json --compute compute.json: the predicted time of a step, with
+// every schedule, wire and number of workers.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -226,8 +226,8 @@ int plan(const PlanOptions& options) {
 void add_plan(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("plan", "Predict the time of a step from measurements, before the run");
   sub->footer(
-      "  starling plan --profile profile.json\n"
-      "  starling plan --profile profile.json --workers 8..64 --html plan.html");
+      "  starling plan --profile network.json --compute compute.json\n"
+      "  starling plan --profile network.json --compute compute.json --workers 8..64 --html plan.html");
   auto options = std::make_shared<PlanOptions>();
   sub->add_option("--profile", options->profile,
                   "profile of the network from `starling probe`, with or without compute (docs/planner.md)")

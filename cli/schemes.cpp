@@ -272,7 +272,8 @@ void add_schemes(CLI::App& app, Command& command) {
   sub->footer("  starling schemes choco\n  starling schemes --for --workers 16 --skew strong");
   auto options = std::make_shared<SchemesOptions>();
   auto* const name =
-      sub->add_option("name", options->name, "Scheme to describe; default: all of them, a line each");
+      sub->add_option("name", options->name, "Scheme to describe; default: all of them, a line each")
+          ->type_name("NAME");
   auto* const markdown =
       sub->add_flag("--markdown", options->markdown, "Print the tables of docs/schemes.md");
   auto* const python =

@@ -84,31 +84,41 @@ std::string allowed(const std::string& said) {
   return "";
 }
 
+// "N:INT in [1 - 256]"; empty for a flag.
+std::string type_of(const CLI::Option& option) {
+  const bool takes = option.get_type_size() != 0 && option.get_expected_max() != 0;
+  return takes ? option.get_type_name() : "";
+}
+
+// A positional argument is called by its type, such as "RECIPE.toml".
+std::string name_of(const CLI::Option& option) {
+  const std::string type = type_of(option);
+  return option.get_positional() ? type.substr(0, type.find(':')) : option.get_name();
+}
+
 std::string names_of(const std::set<CLI::Option*>& options) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : options) names.push_back(option->get_name());
+  for (const CLI::Option* option : options) names.push_back(name_of(*option));
   std::ranges::sort(names);
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
 class Help : public CLI::Formatter {
  public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    return is_positional ? name_of(*option) : Formatter::make_option_name(option, false);
+  }
   std::string make_option(const CLI::Option* option, bool is_positional) const override {
-    const bool takes = option->get_type_size() != 0 && option->get_expected_max() != 0;
-    const std::string type = takes ? option->get_type_name() : "";
+    const std::string type = type_of(*option);
     const std::size_t colon = type.find(':');
-    const std::string shown = type.substr(0, colon);
     std::string name = make_option_name(option, is_positional);
     for (std::size_t at = 0; (at = name.find(",--", at)) != std::string::npos;) name.replace(at, 1, ", ");
-    if (is_positional && !shown.empty())
-      name = shown;
-    else if (!shown.empty())
-      name += " " + shown;
+    if (!is_positional && colon != 0 && !type.empty()) name += " " + type.substr(0, colon);
     std::vector<std::string> notes;
     if (const std::string range = allowed(colon == std::string::npos ? "" : type.substr(colon + 1));
         !range.empty())
       notes.push_back(range);
-    if (takes && !option->get_default_str().empty() &&
+    if (!type.empty() && !option->get_default_str().empty() &&
         option->get_description().find("default") == std::string::npos)
       notes.push_back("default " + option->get_default_str());
     if (option->get_required()) notes.emplace_back("required");

@@ -19,10 +19,30 @@
 namespace starling {
 namespace {
 
-double number(py::handle value) {
-  const double number = PyFloat_AsDouble(value.ptr());
-  if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-  return number;
+// Adds the value of a number; false if it is none.
+bool add_number(std::vector<double>& values, py::handle value) {
+  values.push_back(PyFloat_AsDouble(value.ptr()));
+  const bool wrong = values.back() == -1 && PyErr_Occurred() != nullptr;
+  if (wrong) PyErr_Clear();
+  return !wrong;
+}
+
+// Adds the value of an option, or its values if there are `several`.
+void add_numbers(std::vector<double>& values, const py::str& key, std::size_t several,
+                 const py::object& value) {
+  const bool is_list = py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value);
+  const std::size_t before = values.size();
+  bool right = is_list == (several > 0);
+  if (right && is_list) {
+    for (const py::handle each : value) right = add_number(values, each) && right;
+    right = right && values.size() - before == several;
+  } else if (right) {
+    right = add_number(values, value);
+  }
+  if (!right)
+    throw py::type_error(fmt::format("{} = {} is not allowed: {}", key.cast<std::string>(),
+                                     py::repr(value).cast<std::string>(),
+                                     several > 0 ? fmt::format("{} numbers", several) : "a number"));
 }
 
 // The number of the choice. None is the first one, as in torch.
@@ -58,24 +78,23 @@ SchemeValue scheme_value(const SchemeOption& option, py::handle value) {
 }  // namespace
 
 PythonRule::PythonRule(const std::string& name) : defaults_(rule_named(name)) {
-  each_option(defaults_, [&](const RuleOption& option, const auto&) {
+  each_option(defaults_, [&](const RuleOption& option, const auto& value) {
     const std::string key(option.name);
+    std::size_t several = 0;
+    if constexpr (requires { value.size(); }) several = value.size();
     keys_.push_back(
-        {py::reinterpret_steal<py::str>(PyUnicode_InternFromString(key.c_str())), option.choices});
+        {py::reinterpret_steal<py::str>(PyUnicode_InternFromString(key.c_str())), option.choices, several});
   });
 }
 
 void PythonRule::set(Rule& rule, const py::dict& group) const {
   std::vector<double> values;
-  for (const auto& [key, choices] : keys_) {
+  for (const auto& [key, choices, several] : keys_) {
     const py::object value = group[key];
-    if (!choices.empty()) {
+    if (choices.empty())
+      add_numbers(values, key, several, value);
+    else
       values.push_back(chosen(rule, key, choices, value));
-    } else if (py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value)) {
-      for (const py::handle each : value) values.push_back(number(each));
-    } else {
-      values.push_back(number(value));
-    }
   }
   set_rule_values(rule, values);
 }

@@ -26,6 +26,7 @@ class PythonRule {
     return rule;
   }
   // An option in a group is a number, a tensor of one number, several of these, or a choice's name.
+  // Throws TypeError for others.
   void set(Rule& rule, const py::dict& group) const;
 
  private:
@@ -33,6 +34,7 @@ class PythonRule {
   struct Key {
     py::str name;
     std::span<const std::string_view> choices;
+    std::size_t several;  // numbers in a tuple or a list; 0: it is one number
   };
   std::vector<Key> keys_;  // of the groups, in the order of rule_values()
 };

@@ -297,7 +297,8 @@ class Optimizer(torch.optim.Optimizer):
     @property
     def steps(self) -> int:
         """Calls of step() in this run: use it as the loop's count (`while optimizer.steps < steps`)
-        and to choose batches. With STARLING_REJOIN=1, a worker that is started while the others
+        and to choose batches. load_state_dict() does not change it: add the steps of the checkpoint
+        from which the run began. With STARLING_REJOIN=1, a worker that is started while the others
         train takes the state of one of them when its optimizer is made, and that one's count."""
         return self._current().steps
 

@@ -1,4 +1,4 @@
-"""starling pack: makes the files that training reads from raw data, once.
+"""starling pack: makes the files that training reads, once, from raw data.
 
 This file needs neither torch nor the package: `starling pack` runs it by its path.
 """
@@ -16,7 +16,7 @@ import struct
 import sys
 
 import pack_images
-from packing import Refusal, appearing, exit_code_of, imported, wants_new
+from packing import Refusal, appearing, exit_code_of, imported, wants_new, whole_number
 
 END_OF_TEXT = "<|endoftext|>"
 MOST_TOKENS = 1 << 16  # in a vocabulary: tokens have 16 bits
@@ -256,24 +256,12 @@ def decode_text(options):
 
 
 def share(text):
-    value = float(text)
-    if not 0 < value < 1:
+    if not 0 < float(text) < 1:
         raise ValueError
-    return value
+    return float(text)
 
 
-def vocabulary_size(text):
-    value = int(text)
-    if not 257 <= value <= MOST_TOKENS:
-        raise ValueError
-    return value
-
-
-def length(text):
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+share.__name__ = "number between 0 and 1"
 
 
 class OneLine(argparse.ArgumentParser):
@@ -294,14 +282,14 @@ class OneLine(argparse.ArgumentParser):
             message = f"unknown kind {kind[1]!r}{near}: known are {', '.join(known)}"
         elif option:
             message = f"unknown option {option[1]!r}{near} ({self.prog} --help lists all)"
-        message = re.sub(r"invalid \w+ value", "no number", message)
+        message = re.sub(r"invalid (.*) value: (.*)", r"\2 is no \1", message)
         print(f"{self.prog.replace(' ', ': ', 1)}: {message}", file=sys.stderr)
         sys.exit(2)
 
 
 def parser():
-    parser = OneLine(prog="starling pack", description=__doc__.splitlines()[0].split(": ", 1)[1], allow_abbrev=False,
-                     formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = OneLine(prog="starling pack", description="Makes the files that training reads, once, from raw data.",
+                     allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
                      epilog="Examples:\n  starling pack text story.txt out/story --learn-vocabulary 4096")
     kinds = parser.add_subparsers(required=True, metavar="KIND")
     text = kinds.add_parser(
@@ -314,7 +302,7 @@ def parser():
     of = text.add_mutually_exclusive_group(required=True)
     of.add_argument("--vocabulary", metavar="PATH",
                     help="tokenizer.json, or a folder of GPT-2's encoder.json and vocab.bpe")
-    of.add_argument("--learn-vocabulary", type=vocabulary_size, metavar="N",
+    of.add_argument("--learn-vocabulary", type=whole_number(257, MOST_TOKENS), metavar="N",
                     help="make a byte-pair encoding of N tokens from the texts, 257 to 65536")
     text.add_argument("--held-out", type=share, default=0.005, metavar="SHARE",
                       help="share of the documents for val.bin, between 0 and 1 (default %(default)s)")
@@ -337,9 +325,9 @@ def parser():
     pairs.add_argument("out", metavar="OUT", help="the new folder")
     of = pairs.add_mutually_exclusive_group(required=True)
     of.add_argument("--vocabulary", metavar="PATH", help="a model of sentencepiece, for both languages")
-    of.add_argument("--learn-vocabulary", type=vocabulary_size, metavar="N",
+    of.add_argument("--learn-vocabulary", type=whole_number(257, MOST_TOKENS), metavar="N",
                     help="make a byte-pair encoding of N tokens from the training sentences, 257 to 65536")
-    pairs.add_argument("--longest", type=length, default=250, metavar="N",
+    pairs.add_argument("--longest", type=whole_number(1, MOST_TOKENS), default=250, metavar="N",
                        help="leave out pairs with a sentence of more tokens (default %(default)s)")
     pairs.set_defaults(pack=pack_translation)
 

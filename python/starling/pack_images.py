@@ -8,7 +8,7 @@ import pathlib
 import struct
 import sys
 
-from packing import Refusal, appearing, imported, wants_new
+from packing import Refusal, appearing, imported, wants_new, whole_number
 
 MAGIC = b"STARIMG1"
 HEADER = struct.Struct("<8sQQQQIIQI")  # and its checksum
@@ -144,15 +144,6 @@ def pack(options):
     print(f"model.classes = {len(classes)}")
 
 
-def number(least, most):
-    def parse(text):
-        if not least <= int(text) <= most:
-            raise ValueError
-        return int(text)
-    parse.__name__ = f"number from {least} to {most}"
-    return parse
-
-
 def add_to(kinds):
     images = kinds.add_parser(
         "images", allow_abbrev=False, help="shards of data.name = \"images\"",
@@ -162,12 +153,12 @@ def add_to(kinds):
                     "model.classes.")
     images.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="the folder of train/ and val/")
     images.add_argument("out", type=pathlib.Path, metavar="OUT", help="the new folder")
-    images.add_argument("--resize", type=number(1, 1 << 14), metavar="SIDE",
+    images.add_argument("--resize", type=whole_number(1, 1 << 14), metavar="SIDE",
                         help="make the shorter side of larger images SIDE pixels")
-    images.add_argument("--quality", type=number(1, 100), default=95, metavar="Q",
+    images.add_argument("--quality", type=whole_number(1, 100), default=95, metavar="Q",
                         help="of JPEGs that are made, 1 to 100 (default %(default)s)")
-    images.add_argument("--shard-megabytes", type=number(1, 1 << 20), default=1024, metavar="N",
+    images.add_argument("--shard-megabytes", type=whole_number(1, 1 << 20), default=1024, metavar="N",
                         help="the most in a shard (default %(default)s)")
-    images.add_argument("--jobs", type=number(1, 1024), default=os.cpu_count(), metavar="N",
+    images.add_argument("--jobs", type=whole_number(1, 1024), default=os.cpu_count(), metavar="N",
                         help="threads that read images (default: one for each core)")
     images.set_defaults(pack=pack)

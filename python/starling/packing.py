@@ -30,6 +30,16 @@ def exit_code_of(command, work):
         return 2 if isinstance(error, wrong_input) else 1
 
 
+def whole_number(least, most):
+    """The type of an argument. Its name is what argparse says of a wrong one."""
+    def parse(text):
+        if not least <= int(text) <= most:
+            raise ValueError
+        return int(text)
+    parse.__name__ = f"number from {least} to {most}"
+    return parse
+
+
 def imported(module, package=None):
     try:
         found = __import__(module)

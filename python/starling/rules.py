@@ -40,7 +40,6 @@ class _Ruled(Optimizer):
     _step_supports_amp_scaling = True
     _rule: str  # its name in the C++ library
     _states: dict[str, str]  # its possible states: torch's names by the C++ library's
-    _choices: frozenset[str] = frozenset()  # options that are names
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
@@ -50,11 +49,6 @@ class _Ruled(Optimizer):
         rest = without_torchs(options, self._rule, defaults)
         super().__init__(params, defaults)
         self.state = _State()
-        for group in self.param_groups:
-            for key in defaults.keys() - self._choices:
-                for value in group[key] if isinstance(group[key], (tuple, list)) else [group[key]]:
-                    if not hasattr(value, "__float__"):  # a tensor has it, a text has not
-                        raise TypeError(f"{key} = {group[key]!r} is not allowed: a number")
         self._start(rest, self._rule)
 
     def add_param_group(self, param_group: dict) -> None:
@@ -320,7 +314,6 @@ class Muon(_Ruled):
     and EmbeddingBag become a second group with use_muon = False."""
 
     _rule = "Muon"
-    _choices = frozenset({"adjust_lr_fn"})
 
     def __init__(
         self,
@@ -381,8 +374,9 @@ class Muon(_Ruled):
 
 
 def _check_coefficients(where: str, group: dict) -> None:
-    if tuple(group["ns_coefficients"]) != _COEFFICIENTS:
-        raise _C.UsageError(f"{where}: ns_coefficients = {group['ns_coefficients']} is not allowed: {_COEFFICIENTS}")
+    given = group["ns_coefficients"]
+    if not isinstance(given, (tuple, list)) or tuple(given) != _COEFFICIENTS:
+        raise _C.UsageError(f"{where}: ns_coefficients = {given} is not allowed: {_COEFFICIENTS}")
 
 
 def _embeddings_apart(params: ParamsT, model: torch.nn.Module | None) -> ParamsT:

@@ -112,8 +112,7 @@ struct Optimizer::Engine {
   // Throws UsageError while an average stands in the parameters: a change to them would be lost.
   void needs_own_parameters(const std::string& what) const {
     if (averages > 0)
-      throw UsageError(what +
-                       " within consensus(): the end of it puts back this worker's parameters of before");
+      throw UsageError(what + " within consensus(): its end puts this worker's own parameters back");
   }
   // With Partition::pause: waits while this worker sees too few of the others (partition.cpp).
   // Throws Error after timeouts.stalled.

@@ -256,8 +256,9 @@ std::vector<RecipeKey> recipe_keys() {
     Config config = recipe_config(recipe);
     recipe.data.name = Recipe().data.name;  // the default, whatever the task
     for (const Config::Entry& entry : config.entries()) {
-      const Meaning meaning{.path = fmt::format("{}.{}", entry.section, entry.name),
-                            .text = fmt::format("{}; {} (else {})", entry.help, entry.allowed, entry.value)};
+      const Meaning meaning{
+          .path = fmt::format("{}.{}", entry.section, entry.name),
+          .text = fmt::format("{}; {} (default {})", entry.help, entry.allowed, entry.value)};
       auto same = std::ranges::find_if(meanings, [&](const Meaning& known) {
         return known.path == meaning.path && known.text == meaning.text;
       });

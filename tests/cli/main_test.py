@@ -21,8 +21,12 @@ class Main(CommandTest):
             self.assertIn(f"usage: starling {command}", said.lower())
             self.assertIn("Examples:", said)
             self.assertNotIn("INT in [", said)
+            self.assertNotRegex(said, r"(?m)^Usage: .* \[?[a-z]+\]?(\.\.\.)?$")  # arguments as below it, in capitals
             for line in said.split("Examples:")[0].splitlines():
                 self.assertLessEqual(len(line), width, line)
+
+    def test_the_range_of_a_time_has_units(self):
+        self.assertIn("such as 500ms or 5s (default: 1s) (0.1 s to 720 h)", " ".join(self.starling("top", "--help").split()))
 
     def test_one_command_lists_the_keys_of_a_recipe(self):
         said = self.starling("train", "--help")

@@ -1,5 +1,5 @@
-"""The messages that docs/troubleshooting.md and docs/launch.md explain, and the failpoints of
-docs/failures.md, are the program's."""
+"""The messages that docs/troubleshooting.md and docs/launch.md explain, the variables of the
+latter, and the failpoints of docs/failures.md, are the program's."""
 
 import pathlib
 import re
@@ -25,6 +25,13 @@ def messages(page):
             yield from re.findall(r"`([^`]+)`", line.split("|")[1])
 
 
+def variables():
+    """Those that a user may set, as starling/world/environment.cpp lists them."""
+    source = (ROOT / "starling/world/environment.cpp").read_text()
+    names = re.findall(r'"([A-Z_]+)"', re.search(r"known\{([^}]*)\}", source)[1])
+    return {f"STARLING_{name}" for name in names} - {"STARLING_LAUNCHER_PID"}  # the launcher's own
+
+
 class Messages(unittest.TestCase):
     def test_the_program_says_what_the_pages_explain(self):
         text = source()
@@ -37,6 +44,11 @@ class Messages(unittest.TestCase):
                 for piece in message.split("..."):
                     piece = re.sub(r"^[A-Z_]+ ", "", piece.strip(" :"))  # a variable's name is put in
                     self.assertTrue(piece in text, f"{page}: {message}")
+
+    def test_the_table_of_variables_is_complete(self):
+        table = (ROOT / "docs/launch.md").read_text().split("| variable | meaning |\n")[1].split("\n\n")[0]
+        named = [name for line in table.splitlines() for name in re.findall("`(STARLING_[A-Z_]+)`", line.split("|")[1])]
+        self.assertEqual(sorted(named), sorted(variables()))
 
     def test_the_tables_of_failpoints_are_complete(self):
         header = (ROOT / "starling/core/failpoint.h").read_text()

@@ -107,7 +107,12 @@ class PackText(Packing):
                 (["imgs"], "starling: pack: unknown kind 'imgs', did you mean images?: known are text, "),
                 (["text", "a", "b", *map(str, learn), "--held-ot=3"],
                  "starling: pack: unknown option '--held-ot=3', did you mean --held-out? ("),
-                (["text", "a", "b", "--learn-vocabulary", "x"], "starling: pack text: argument --learn-vocabulary: no number")):
+                (["text", "a", "b", "--learn-vocabulary", "256"],
+                 "starling: pack text: argument --learn-vocabulary: '256' is no number from 257 to 65536\n"),
+                (["text", "a", "b", *map(str, learn), "--held-out", "2"],
+                 "starling: pack text: argument --held-out: '2' is no number between 0 and 1\n"),
+                (["images", "a", "b", "--quality", "x"],
+                 "starling: pack images: argument --quality: 'x' is no number from 1 to 100\n")):
             with self.subTest(message):
                 done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True)
                 self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)

@@ -38,6 +38,7 @@ class Deps(unittest.TestCase):
 
     def test_unpacks_what_the_list_names_and_says_what_cmake_needs(self):
         prefix = self.folder / "deps"
+        (prefix / "apt").mkdir(parents=True)  # the user's
         done = self.run_deps("--prefix", prefix)
         self.assertEqual(done.returncode, 0, done.stderr)
         said = done.stdout.split()
@@ -49,7 +50,7 @@ class Deps(unittest.TestCase):
             self.assertTrue((prefix / f"usr/include/{name}.h").is_file(), name)
             self.assertTrue((prefix / f"usr/include/{name}/here.h").is_file(), name)
         # Nothing of apt-get's remains.
-        self.assertEqual([entry.name for entry in prefix.iterdir()], ["usr"])
+        self.assertEqual(sorted(entry.name for entry in prefix.iterdir()), ["apt", "usr"])
         again = self.run_deps("--prefix", prefix)
         self.assertEqual((again.returncode, again.stdout), (0, done.stdout), again.stderr)
 
@@ -62,3 +63,4 @@ class Deps(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             self.assertIn(reason, done.stderr)
+        self.assertEqual(list((self.folder / "c").iterdir()), [])

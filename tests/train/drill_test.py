@@ -55,7 +55,7 @@ class Drill(Run):
     def test_wrong_input_is_one_line(self):
         for arguments, said in ((["--workers", 1], "--workers: Value 1 not in range 2 to "),
                                 (["--kill-every", "3x"], "--kill-every: x unit not recognized"),
-                                (["--kill-every", "0s"], "--kill-every: "),
+                                (["--kill-every", "0s"], "--kill-every: 0 s is not from 0.001 s to 720 h"),
                                 (["--stop-share", 2], "--stop-share: Value 2 not in range 0"),
                                 (["--mixing.scheme", "all-reduce"], "--restart is not for scheme all-reduce"),
                                 (["--run.epochs", 0], "run.epochs = 0: out of range")):

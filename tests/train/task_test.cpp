@@ -67,7 +67,7 @@ TEST(Tasks, CommandLinesKnowTheKeysOfAll) {
   EXPECT_THAT(meanings["data.name"], testing::StartsWith("dataset; one of"));
   // A key of two tasks says what it is in each of them.
   EXPECT_THAT(meanings["model.width"], testing::AllOf(testing::StartsWith("fashion-mnist: "),
-                                                      testing::HasSubstr("(else 16); text: ")));
+                                                      testing::HasSubstr("(default 16); text: ")));
 }
 
 TEST(Tasks, AnUnknownOneIsRefused) {

@@ -120,6 +120,7 @@ TEST(Environment, MisspeltSettingsAreNamed) {
                                                         {"STARLING_RESTART", "STARLING_RESTARTS"},
                                                         {"STARLING_FAILS", "STARLING_FAIL"},
                                                         {"STARLING_TLS_CRT", "STARLING_TLS_CERT"},
+                                                        {"STARLING_PYTHN", "STARLING_PYTHON"},
                                                         {"STARLING_LOGS", "STARLING_LOG"}}) {
     EXPECT_EQ(said(name), "environment: " + name + " is unknown, did you mean " + meant + "?");
   }
