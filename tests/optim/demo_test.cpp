@@ -168,8 +168,7 @@ TEST(DemoScheme, IsItsEquation) {
       }
       for (std::size_t k = 0; k < parameters.size(); ++k)
         now.push_back(in_memory_order(kDemoShapes[k], parameters[k]));
-      EXPECT_EQ(optimizer.statistics().aborted, 0U);
-      nobody_leaves_yet(optimizer);
+      expect_undisturbed(optimizer);
       return now;
     });
     const auto plain = plain_demo(the);

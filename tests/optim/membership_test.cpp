@@ -136,10 +136,7 @@ TEST(Membership, AWorkerWithNaNsGivesNobodyItsState) {
         const auto knock = door.knock_of(2);
         return knock && door.answer_to(knock->life);
       }));
-      {
-        const c10::AutoGradMode no_gradient(false);
-        x.fill_(NAN);
-      }
+      x.detach().fill_(NAN);
       while (!optimizer->joined()) optimizer->step();
     }
     while (optimizer->steps() < last) optimizer->step();

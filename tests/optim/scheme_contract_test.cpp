@@ -16,10 +16,7 @@ void SchemeContract::expect_the_mean_is_kept(at::ScalarType type) const {
     const Tensor p = parameter({50, 100}, 0, type), q = parameter({300}, 0, type);  // a matrix, a vector
     // Without momentum, which would carry on the way from the start to these values.
     Optimizer optimizer({p, q}, SGD{.lr = 0.1}, without_momentum(), world);
-    {
-      const c10::AutoGradMode no_gradient(false);
-      p.add_(1.0 + i), q.sub_(2.0 * i);
-    }
+    p.detach().add_(1.0 + i), q.detach().sub_(2.0 * i);
     const auto mean = [&] {
       const Consensus average(optimizer);
       return at::cat({p.detach().flatten().to(at::kFloat), q.detach().to(at::kFloat)}).clone();

@@ -69,8 +69,7 @@ Tensor amsgrad(const Bowls& losses, const Options& options, int n) {
       x.mutable_grad() = losses.gradient(i, x);
       optimizer.step();
     }
-    EXPECT_EQ(optimizer.statistics().aborted, 0U);
-    nobody_leaves_yet(optimizer);
+    expect_undisturbed(optimizer);
     return x.detach().to(at::kDouble);
   }));
 }
