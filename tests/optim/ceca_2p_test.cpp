@@ -91,30 +91,6 @@ TEST(Ceca2PScheme, EveryWireKeepsTheSumAndBringsWorkersTogether) {
   }
 }
 
-TEST(Ceca2PScheme, GoesOnToTheBitFromTheMiddleOfACycle) {
-  for (const auto type : {at::kFloat, at::kBFloat16}) {
-    flock(5, [&](int i, World& world) {
-      const Tensor p = at::full({500}, 0.5, type).set_requires_grad(true);
-      Optimizer optimizer({p}, AdamW{.lr = 0.01}, {.scheme = "ceca-2p", .wire = Wire::int8}, world);
-      const auto go = [&](int from, int to) {
-        for (int t = from; t < to; ++t) {
-          p.mutable_grad() = (at::linspace(-1, 1, 500) * pull_of(i, t)).to(type);
-          optimizer.step();
-        }
-      };
-      go(0, 4);  // of 3 rounds
-      const OptimizerState state = copy_of(optimizer.state());
-      EXPECT_GT(state.tensors.at("apart.0.0").abs().max().item<float>(), 0);
-      go(4, 9);
-      const Tensor then = p.detach().clone();
-      optimizer.set_state(state);
-      go(4, 9);
-      EXPECT_TRUE(p.detach().equal(then));
-      nobody_leaves_yet(optimizer);
-    });
-  }
-}
-
 TEST(Ceca2PScheme, AGroupThatIsAddedTakesPart) {
   flock(3, [](int i, World& world) {
     const Tensor p = parameter({1000}), q = parameter({9});

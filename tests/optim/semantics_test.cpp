@@ -180,14 +180,6 @@ TEST(Semantics, AnAverageWaitsForLateWorkers) {
 
 // --- memory ---
 
-TEST(Semantics, ASliceOfOtherMemoryIsRefused) {
-  const World world = World::alone();
-  EXPECT_EQ(
-      refusal<UsageError>([&] { Optimizer({at::zeros({4, 4}).slice(1, 0, 2)}, SGD{}, {}, world); }),
-      "parameter 0 of group 0 is a strided view of other memory: parameters must be float32, bfloat16 or "
-      "float16 on the CPU or a CUDA device and dense in memory (contiguous or channels_last)");
-}
-
 // As an encoder's and a decoder's, of which one was given the other's data.
 TEST(Semantics, ParametersThatShareMemoryAreRefused) {
   const World world = World::alone();

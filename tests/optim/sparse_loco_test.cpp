@@ -240,16 +240,9 @@ TEST(SparseLoco, LosesNothingWithALostExchangeAndBringsWorkersTogether) {
   constexpr int kMany = 4;
   for (const std::string sent_values : {"2-bit", "fp32"}) {
     SCOPED_TRACE(sent_values);
-    const auto time = std::make_shared<VirtualTime>(kMany);
-    FragileNetwork network(kMany, time);
-    std::vector<World> worlds = World::threads(kMany);
     Tensor errors = at::zeros({1000});
     std::uint64_t aborted = 0;  // one worker at a time adds to them
-    virtual_workers(*time, kMany, [&](int rank) {
-      World& world = worlds[static_cast<std::size_t>(rank)];
-      world.make_transport = [&](const World& the, const std::string& channel) {
-        return network.make(the, channel);
-      };
+    fragile_flock(kMany, [&](int rank, World& world, VirtualTime& time, FragileNetwork& network) {
       const Tensor x = parameter({40, 25});
       const auto gradient = [](int of) {
         return at::sin(at::arange(1000, at::kFloat) * (1.0 + of)).view({40, 25});
@@ -262,9 +255,9 @@ TEST(SparseLoco, LosesNothingWithALostExchangeAndBringsWorkersTogether) {
                           world);
       x.mutable_grad() = gradient(rank);
       optimizer.step();
-      if (rank == 0) network.break_often(*time, 60);
+      if (rank == 0) network.break_often(time, 60);
       for (int t = 0; t < 200; ++t) {
-        time->sleep(10ms);
+        time.sleep(10ms);
         x.mutable_grad() = at::zeros_like(x.detach());
         optimizer.step();
       }
