@@ -3,9 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstring>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
