@@ -29,7 +29,7 @@ TEST(Semantics, AnUnusedParameterIsMixedButNotUpdated) {
     };
     step();
     EXPECT_TRUE(at::equal(unused.detach(), at::ones({10})));  // no decay either
-    unused.detach().fill_(i == 0 ? 4 : 2);  // the wire block of this step is already sent
+    unused.detach().fill_(i == 0 ? 4 : 2);                    // the wire block of this step is already sent
     step();
     EXPECT_TRUE(at::equal(unused.detach(), at::full({10}, i == 0 ? 4.0 : 2.0)));
     step();
