@@ -2,6 +2,7 @@
 #include <span>
 #include <tuple>
 
+#include "tests/exchange/deaf.h"
 #include "tests/gossip/virtual_gossip.h"
 
 namespace starling {
@@ -15,11 +16,9 @@ void train(VirtualHub& cluster, Gossiper& gossip, int steps) {
 }
 
 // A neighbour whose codes are on a grid of steps of 2^100.
-struct Liar final : TransportHandler {
+struct Liar final : Deaf {
   explicit Liar(Transport& transport) : transport(transport) {}
   void connected(int peer) override { transport.send(peer, {.type = FrameType::ask, .round = 2}); }
-  void disconnected(int, const std::string&) override {}
-  void lost(int, const std::string&) override {}
   std::span<std::byte> place(int, const Frame& frame) override {
     room.resize(frame.length);
     return room;
