@@ -268,13 +268,14 @@ class Flock {
     std::vector<std::string> variables;
     for (char** e = environ; *e != nullptr; ++e) variables.emplace_back(*e);
     for (const auto& [name, value] : settings) variables.push_back(name + "=" + value);
+    const std::vector<char*> pointers = pointers_to(variables);  // before fork()
     Process p;
     p.pid = fork();
     if (p.pid == 0) {
       dup2(out[1], 1), dup2(err[1], 2);
       char name[] = "processes_test";
       char* arguments[] = {name, nullptr};
-      execve("/proc/self/exe", arguments, pointers_to(variables).data());
+      execve("/proc/self/exe", arguments, pointers.data());
       _exit(127);
     }
     close(out[1]), close(err[1]);
