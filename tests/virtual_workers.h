@@ -1,8 +1,12 @@
 // The workers of a virtual cluster, each a thread with a turn of its own.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <limits>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "starling/transport/local/local.h"
 #include "tests/threads.h"
@@ -29,5 +33,19 @@ inline void virtual_workers(VirtualTime& time, int n, const std::function<void(i
     work(k);
   });
 }
+
+constexpr double kAtOnce = std::numeric_limits<double>::infinity();  // the rate of a link
+
+struct VirtualHub {
+  explicit VirtualHub(int n, double rate = kAtOnce, Duration latency = {})
+      : n(n), hub(n, {}, virtual_network(time, rate, latency)) {}
+  VirtualHub(int n, const decltype(LocalNetwork::cross)& cross)
+      : n(n), hub(n, {}, {.time = time, .cross = cross}) {}
+  void run(const std::function<void(int rank)>& work) { virtual_workers(*time, n, work); }
+
+  const int n;
+  const std::shared_ptr<VirtualTime> time = std::make_shared<VirtualTime>(n);
+  LocalHub hub;
+};
 
 }  // namespace starling

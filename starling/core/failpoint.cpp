@@ -1,6 +1,5 @@
 #include "starling/core/failpoint.h"
 
-#include <chrono>
 #include <cmath>
 #include <iterator>
 #include <limits>

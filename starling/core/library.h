@@ -38,12 +38,30 @@ inline std::filesystem::path loaded_folder(std::string_view library) {
   return std::filesystem::weakly_canonical(found.second, none).parent_path();
 }
 
-// Sets a pointer to the function with this name. Throws Error, "{whose}: it has no {name}".
-template <class Function>
-void find_function(void* library, const char* name, Function*& function, const std::string& whose) {
-  void* const address = dlsym(library, name);
-  if (address == nullptr) throw Error(whose + ": it has no " + name);
-  function = reinterpret_cast<Function*>(address);
-}
+// A library that is loaded, from which the members of a derived class take functions.
+class LoadedLibrary {
+ public:
+  LoadedLibrary(void* library, std::string whose) : library_(library), whose_(std::move(whose)) {}
+
+ protected:
+  // A pointer to a function of any type.
+  struct Pointer {
+    template <class Function>
+    operator Function*() const {
+      return reinterpret_cast<Function*>(address);
+    }
+    void* address;
+  };
+  // The function with this name. Throws Error, "{whose}: it has no {name}".
+  Pointer find(const char* name) const {
+    void* const address = dlsym(library_, name);
+    if (address == nullptr) throw Error(whose_ + ": it has no " + name);
+    return {address};
+  }
+
+ private:
+  void* library_;
+  std::string whose_;
+};
 
 }  // namespace starling

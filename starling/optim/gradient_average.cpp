@@ -48,8 +48,8 @@ void GradientAverage::step(const std::function<void()>& adapt) {
     if (gradients(blocks_[b]) != buckets_[b].sent)
       throw UsageError(
           "hierarchy = \"node\": .grad was changed between backward() and step(), and what is averaged "
-          "within "
-          "the node is what backward() left there: use the option clip for its norm, and no GradScaler");
+          "within the node is what backward() left there: use the option clip for its norm, and no "
+          "GradScaler");
   }
   for (std::size_t b = 0; b < owners_.of_block.size(); ++b) {
     if (owners_.of_block[b] == owners_.me) write_mean(b);

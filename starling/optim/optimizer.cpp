@@ -1,7 +1,6 @@
 #include "starling/optim/optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include <ATen/record_function.h>

@@ -225,30 +225,19 @@ std::uint64_t seeds() {
   return runs == nullptr ? 1000 : std::strtoull(runs, nullptr, 10);
 }
 
-TEST(Average, SurvivesBrokenConnections) {
-  for (std::uint64_t seed = 1; seed <= seeds() && !testing::Test::HasFatalFailure(); ++seed) {
-    run(2 + static_cast<int>(seed % 5), seed, 0.02, 0);
-  }
+void fuzz(double p_break, double p_death, double p_quit = 0, double p_silent = 0) {
+  for (std::uint64_t seed = 1; seed <= seeds() && !testing::Test::HasFatalFailure(); ++seed)
+    run(2 + static_cast<int>(seed % 5), seed, p_break, p_death, p_quit, p_silent);
 }
 
-TEST(Average, AfterDeathsItIsTheSurvivorsAndAllOfThemAgree) {
-  for (std::uint64_t seed = 1; seed <= seeds() && !testing::Test::HasFatalFailure(); ++seed) {
-    run(2 + static_cast<int>(seed % 5), seed, 0.005, 0.005);
-  }
-}
+TEST(Average, SurvivesBrokenConnections) { fuzz(0.02, 0); }
 
-TEST(Average, WhoeverQuitsKeepsItsOwnValueAndTheOthersAgree) {
-  for (std::uint64_t seed = 1; seed <= seeds() && !testing::Test::HasFatalFailure(); ++seed) {
-    run(2 + static_cast<int>(seed % 5), seed, 0.005, 0.002, 0.01);
-  }
-}
+TEST(Average, AfterDeathsItIsTheSurvivorsAndAllOfThemAgree) { fuzz(0.005, 0.005); }
+
+TEST(Average, WhoeverQuitsKeepsItsOwnValueAndTheOthersAgree) { fuzz(0.005, 0.002, 0.01); }
 
 // Silence may be an error: the worker lives, and goes on from its own value.
-TEST(Average, AfterSilencesNobodyHangsAndMembersAgree) {
-  for (std::uint64_t seed = 1; seed <= seeds() && !testing::Test::HasFatalFailure(); ++seed) {
-    run(2 + static_cast<int>(seed % 5), seed, 0.005, 0.002, 0, 0.003);
-  }
-}
+TEST(Average, AfterSilencesNobodyHangsAndMembersAgree) { fuzz(0.005, 0.002, 0, 0.003); }
 
 TEST(Average, OneThatIsStruckOutKeepsItsOwnValue) {
   std::mt19937_64 random(1);

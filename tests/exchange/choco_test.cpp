@@ -98,7 +98,7 @@ struct Sparse {
 
 enum class Over { threads, tcp, mapped };
 
-struct Sparses {
+struct Sparses : OnThreads<Sparse> {
   Sparses(const Schedule& schedule, int one_in, double gamma, std::size_t size, Over over = Over::threads,
           Patience patience = {})
       : hub(schedule.workers()) {
@@ -112,17 +112,12 @@ struct Sparses {
     }
     everyone([](Sparse& w) { w.exchange.meet(); });
   }
-  template <class F>
-  void everyone(F&& f) {
-    on_threads_of(workers, [&](auto& worker) { f(*worker); });
-  }
   void learn_and_step() {
     everyone([](Sparse& w) {
       w.learn();
       w.step();
     });
   }
-  Sparse& operator[](int i) { return *workers[static_cast<std::size_t>(i)]; }
   // How far mixing has moved the sum.
   double drift() const {
     double sum = 0;
@@ -137,7 +132,6 @@ struct Sparses {
     }
   }
   LocalHub hub;
-  std::vector<std::unique_ptr<Sparse>> workers;
 };
 
 // x_i <- h_i + gamma (s_i - x^_i), with one x^ per worker and s_i = Sum_j W_ij x^_j, as in the

@@ -14,8 +14,24 @@
 namespace starling {
 namespace {
 
-// From the distance that training keeps, for parameters of ordinary size. docs/wires.md has the
-// output.
+// Equal workers, with parameters of ordinary size.
+std::vector<std::vector<float>> equal_workers(int n, std::mt19937_64& random) {
+  std::normal_distribution<float> normal(0, 0.05F);
+  std::vector<float> common(20'000);
+  for (float& value : common) value = normal(random);
+  return {static_cast<std::size_t>(n), common};
+}
+
+// Takes them apart by a random distance of this size.
+void take_apart(std::vector<std::vector<float>>& x, float distance, std::mt19937_64& random) {
+  std::normal_distribution<float> normal(0, distance);
+  for (auto& worker : x) {
+    for (float& value : worker) value += normal(random);
+  }
+}
+constexpr float kOfTraining = 9e-4F;  // the distance that training keeps
+
+// docs/wires.md has the output.
 TEST(Contraction, LevelsReachedWithoutAGradient) {
   const std::pair<const char*, int> worlds[] = {
       {"base-2", 16}, {"base-2", 5}, {"ring", 16}, {"complete", 16}};
@@ -38,13 +54,8 @@ TEST(Contraction, LevelsReachedWithoutAGradient) {
                                                 {Wire::int4, 4, {3e-4, 5e-4, 3e-4, 1e-5}},
                                                 {Wire::fp32, 16, {3e-4, 5e-4, 4e-4, 1e-8}}}) {
       std::mt19937_64 random(5);
-      std::normal_distribution<float> normal;
-      std::vector<float> common(20'000);
-      for (float& value : common) value = 0.05F * normal(random);
-      std::vector<std::vector<float>> x(static_cast<std::size_t>(n), common);
-      for (auto& worker : x) {
-        for (float& value : worker) value += 9e-4F * normal(random);
-      }
+      auto x = equal_workers(n, random);
+      take_apart(x, kOfTraining, random);
       Herd herd(wire, x, schedule.rounds.size(), one_in);
       const double sum = herd.sum();
       double reached[2];
@@ -74,18 +85,16 @@ TEST(Contraction, ChocoWithoutAGradient) {
                                           {16U, std::array{3e-4, 1e-4}},
                                           {64U, std::array{6e-4, 5e-4}}}) {
       std::mt19937_64 random(5);
-      std::normal_distribution<float> normal;
-      std::vector<float> common(20'000);
-      for (float& value : common) value = 0.05F * normal(random);
-      std::vector<std::vector<float>> x(static_cast<std::size_t>(n), common);
+      auto x = equal_workers(n, random);
+      const std::vector<float> common = x[0];
       std::vector<Replicas> replicas(x.size());
       for (std::size_t i = 0; i < x.size(); ++i) {
         std::vector<int> neighbours;
         for (const Neighbour& j : graph.neighbours[i]) neighbours.push_back(j.rank);
         const std::span<const float> whole(common);
         replicas[i].begin(neighbours, {&whole, 1});
-        for (float& value : x[i]) value += 9e-4F * normal(random);
       }
+      take_apart(x, kOfTraining, random);
       const auto sum = [&] {
         double all = 0;
         for (const auto& worker : x) all = std::accumulate(worker.begin(), worker.end(), all);
@@ -133,7 +142,6 @@ TEST(Contraction, ModularCodesSurviveAJump) {
   for (const Wire wire : {Wire::int8, Wire::int4}) {
     for (const float size : {0.1F, 1000.0F}) {
       std::mt19937_64 random(5);
-      std::normal_distribution<float> normal;
       Herd herd(wire, std::vector<std::vector<float>>(8, std::vector<float>(5'000, size)),
                 schedule.rounds.size());
       int t = 0;
@@ -142,9 +150,7 @@ TEST(Contraction, ModularCodesSurviveAJump) {
       };
       rounds(40);
       EXPECT_EQ(herd.consensus_distance(), 0);
-      for (auto& worker : herd.x) {
-        for (float& value : worker) value += 0.3F * normal(random);
-      }
+      take_apart(herd.x, 0.3F, random);
       const double sum = herd.sum();
       rounds(80);
       EXPECT_LT(herd.consensus_distance(), 1e-4 + 3e-7 * size) << name_of(wire) << " " << size;

@@ -6,7 +6,6 @@
 
 #include <gmock/gmock.h>
 
-#include "starling/core/error.h"
 #include "tests/exchange/flock.h"
 
 namespace starling {
@@ -137,16 +136,6 @@ TEST(GroupExchange, NumbersThatAreNotFiniteKeepTheirOwnerOutOnly) {
   for (const auto& block : flock[0].x) {
     for (const float value : block) ASSERT_TRUE(std::isfinite(value));
   }
-}
-
-TEST(GroupExchange, ABrokenConnectionIsMendedAndTheSumIsRestored) {
-  Flock flock("complete", 4);
-  const double before = flock.sum();
-  ASSERT_TRUE(flock.mends_its_edge(4 * kMeans));
-  flock.everyone([](Worker& w) { w.end(); });
-  EXPECT_NEAR(flock.sum(), before, 1e-2);
-  EXPECT_GT(flock[0].exchange.statistics().aborted, 0U);
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(flock[i].exchange.statistics().skipped_rounds, 0U) << "worker " << i;
 }
 
 TEST(GroupExchange, WithMaxWaitTheOthersGoOnInPairsAndTheSleeperIsBackWhenItWakes) {

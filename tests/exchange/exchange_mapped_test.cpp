@@ -14,16 +14,12 @@ namespace starling {
 namespace {
 
 // Workers on threads, each with a transport of its own, like processes.
-struct Neighbours {
+struct Neighbours : Workers {
   Neighbours(const Schedule& schedule, Wire wire, decltype(&make_mapped_transport) make, int one_in = 1) {
     World world = loopback_world(schedule.workers());
     for (world.rank = 0; world.rank < world.size; ++world.rank)
       workers.push_back(std::make_unique<Worker>(make(world, "test"), schedule, Patience{}, wire, one_in));
     everyone([](Worker& w) { w.begin(); });
-  }
-  template <class F>
-  void everyone(F&& f) {
-    on_threads_of(workers, [&](auto& worker) { f(*worker); });
   }
   void steps(int n) {
     everyone([n](Worker& w) {
@@ -48,13 +44,6 @@ struct Neighbours {
     }
     return true;
   }
-  double sum() const {
-    double sum = 0;
-    for (const auto& worker : workers) sum += worker->sum();
-    return sum;
-  }
-  Worker& operator[](int i) { return *workers[static_cast<std::size_t>(i)]; }
-  std::vector<std::unique_ptr<Worker>> workers;
 };
 
 struct Sent {
@@ -122,9 +111,8 @@ TEST(MappedExchange, BrokenConnectionsAreMendedAndTheSumIsRestored) {
       std::this_thread::sleep_for(milliseconds(random() % 30));
     }
   });
-  for (int t = 0; t < 300;
-       // By turns: no worker runs ahead, so none jumps to a round that the others will not have.
-       ++t) {
+  // By turns: no worker runs ahead, so none jumps to a round that the others will not have.
+  for (int t = 0; t < 300; ++t) {
     for (auto& worker : all.workers) worker->step();
   }
   ended = true;

@@ -231,16 +231,29 @@ TEST(Exchange, NumbersThatAreNotFiniteAreNeverMixed) {
   }
 }
 
+// Swaps in doubt, and swaps mended late: each with the mask of its own round.
 TEST(Exchange, ABrokenConnectionIsMendedAndTheSumIsRestored) {
-  Flock flock(triangle());
-  const double before = flock.sum();
-  ASSERT_TRUE(flock.mends_its_edge(12));
-  flock.everyone([](Worker& w) { w.end(); });
-  EXPECT_NEAR(flock.sum(), before, 1e-2);
-  EXPECT_GT(flock[0].exchange.statistics().aborted, 0U);
-  // One round ahead is no reason to jump: the third worker waits for the round that would be left
-  // out.
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(flock[i].exchange.statistics().skipped_rounds, 0U) << "worker " << i;
+  struct Broken {
+    Schedule schedule;  // edges, or a group
+    int one_in;
+    int whole;  // arrivals that all mix in a step
+  };
+  for (const auto& [schedule, one_in, whole] : {Broken{triangle(), 1, 12},
+                                                {triangle(), 3, 12},
+                                                {make_schedule("complete", 3), 3, 6},
+                                                {make_schedule("complete", 4), 1, 8}}) {
+    SCOPED_TRACE(schedule.name + ", one in " + std::to_string(one_in));
+    Flock flock(schedule, {}, Wire::fp32, one_in);
+    const double before = flock.sum();
+    ASSERT_TRUE(flock.mends_its_edge(whole));
+    flock.everyone([](Worker& w) { w.end(); });
+    EXPECT_NEAR(flock.sum(), before, 1e-2);
+    if (one_in > 1) continue;
+    EXPECT_GT(flock[0].exchange.statistics().aborted, 0U);
+    // One round ahead is no reason to jump: the other workers wait for the round that would be left
+    // out.
+    for (const auto& worker : flock.workers) EXPECT_EQ(worker->exchange.statistics().skipped_rounds, 0U);
+  }
 }
 
 TEST(Exchange, ALeaverIsNotWaitedFor) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -96,7 +95,15 @@ inline Schedule triangle() {
   return {"triangle", {graph}};
 }
 
-struct Flock {
+struct Workers : OnThreads<Worker> {
+  double sum() const {
+    double sum = 0;
+    for (const auto& worker : workers) sum += worker->sum();
+    return sum;
+  }
+};
+
+struct Flock : Workers {
   Flock(const std::string& schedule, int n, Patience patience = {}, Wire wire = Wire::fp32, int one_in = 1)
       : Flock(make_schedule(schedule, n), patience, wire, one_in) {}
   explicit Flock(const Schedule& schedule, Patience patience = {}, Wire wire = Wire::fp32, int one_in = 1,
@@ -106,13 +113,6 @@ struct Flock {
       workers.push_back(std::make_unique<Worker>(hub, i, schedule, patience, wire, one_in, jump_guard));
     }
     everyone([](Worker& w) { w.begin(); });
-  }
-  // Runs f on one thread for each, for calls that wait for the others.
-  template <class F>
-  void everyone(F&& f) {
-    on_threads_of(workers, [&](auto& worker) {
-      if (worker) f(*worker);
-    });
   }
   // So many steps of all, on this thread. Returns how many arrivals each has mixed.
   std::vector<int> steps(int times) {
@@ -149,14 +149,7 @@ struct Flock {
     hub.resume(2);
     return mixed;
   }
-  Worker& operator[](int i) { return *workers[static_cast<std::size_t>(i)]; }
-  double sum() const {
-    double sum = 0;
-    for (const auto& worker : workers) sum += worker->sum();
-    return sum;
-  }
   LocalHub hub;
-  std::vector<std::unique_ptr<Worker>> workers;
 };
 
 }  // namespace starling

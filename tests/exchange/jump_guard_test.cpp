@@ -22,6 +22,8 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // The guard of worker 0 with neighbours 1, 2 and 3.
 struct Guarded {
+  // It has taken so many usual distances.
+  explicit Guarded(std::size_t usual = 0) { takes_usual(usual); }
   bool refuses(int rank, double distance, std::uint32_t block = 0) {
     ++round;
     return guard.refuses(rank, {round, block}, round, distance);
@@ -88,15 +90,13 @@ TEST(JumpGuard, FollowsDistancesThatGrowByAndBy) {
 
 // They make the two equal, until one of them makes a step.
 TEST(JumpGuard, LearnsOnceFromSwapsWithoutStepsBetween) {
-  Guarded one;
-  one.takes_usual(100);
+  Guarded one(100);
   for (int k = 0; k < 100; ++k) ASSERT_FALSE(one.guard.refuses(1, {++one.round, 0}, 101, std::pow(0.5, k)));
   EXPECT_FALSE(one.refuses(1, kFactor));
 }
 
 TEST(JumpGuard, ALastingChangeOfAllBecomesUsual) {
-  Guarded one;
-  one.takes_usual(100);
+  Guarded one(100);
   for (std::size_t k = 0; k < UsualDistance::kEnough; ++k)
     EXPECT_TRUE(one.refuses(1 + static_cast<int>(k % 2), 1e6)) << k;
   EXPECT_FALSE(one.refuses(1, 1e6));
@@ -107,8 +107,7 @@ TEST(JumpGuard, ALastingChangeOfAllBecomesUsual) {
 }
 
 TEST(JumpGuard, OneNeighbourThatJumpsIsNoChangeOfAll) {
-  Guarded one;
-  one.takes_usual(100);
+  Guarded one(100);
   for (int k = 0; k < 100; ++k) ASSERT_TRUE(one.refuses(1, 1e6)) << "the other one is slow";
   one.guard.lost(2);
   EXPECT_TRUE(one.refuses(1, 1e6));
@@ -116,8 +115,7 @@ TEST(JumpGuard, OneNeighbourThatJumpsIsNoChangeOfAll) {
 }
 
 TEST(JumpGuard, AWorkerThatHasJumpedTakesNothingFromOthers) {
-  Guarded one;
-  one.takes_usual(100);
+  Guarded one(100);
   for (int k = 0; k < 100; ++k) {
     const int rank = 1 + k % 2;
     ASSERT_TRUE(one.refuses(rank, 1e6)) << k;
@@ -126,8 +124,7 @@ TEST(JumpGuard, AWorkerThatHasJumpedTakesNothingFromOthers) {
 }
 
 TEST(JumpGuard, ANeighbourThatStaysAwayIsRefusedAndToldWhileOthersAreUsual) {
-  Guarded one;
-  one.takes_usual(100);
+  Guarded one(100);
   for (int k = 0; k < 100; ++k) {
     ASSERT_TRUE(one.refuses(1, 1e6));
     ASSERT_FALSE(one.refuses(2, 1));
@@ -143,8 +140,7 @@ TEST(JumpGuard, ANeighbourThatStaysAwayIsRefusedAndToldWhileOthersAreUsual) {
 
 // The other has refused this worker's block, and so aborted the swap, before its own has come.
 TEST(JumpGuard, JudgesByTheDistanceThatTheOtherTells) {
-  Guarded one;
-  one.takes_usual(100);
+  Guarded one(100);
   for (std::uint64_t round = 101; round < 110; ++round) {
     one.guard.was_refused(1, {round, 0}, 1e6, false);
     one.guard.was_refused(1, {round, 0}, 1e6, false);  // of a block that was judged
@@ -159,8 +155,7 @@ TEST(JumpGuard, JudgesByTheDistanceThatTheOtherTells) {
 }
 
 TEST(JumpGuard, StrangeWordsOfANeighbourDoNoHarm) {
-  Guarded one;
-  one.takes_usual(100);
+  Guarded one(100);
   std::uint64_t round = std::numeric_limits<std::uint64_t>::max() - 1000;
   for (int times = 0; times < 100; ++times) {
     for (const double distance : {std::nan(""), kInfinite, -kInfinite, -1e6, 0.0})
@@ -202,8 +197,7 @@ TEST(JumpGuard, AWorkerStandsApartIfHalfOfItsNeighboursTellIt) {
 
 // Both ends of an edge see the jump. The one with more than half of such edges is doubtful.
 TEST(JumpGuard, AWorkerIsDoubtfulWhileTheLastBlocksOfMostNeighboursJump) {
-  Guarded one;
-  one.takes_usual(100);
+  Guarded one(100);
   EXPECT_TRUE(one.refuses(1, 1e6));
   EXPECT_TRUE(one.refuses(1, 1e6)) << "one of three";
   EXPECT_EQ(one.guard.standing(), Standing::usual);
@@ -224,8 +218,7 @@ TEST(JumpGuard, AWorkerIsDoubtfulWhileTheLastBlocksOfMostNeighboursJump) {
 }
 
 TEST(JumpGuard, TheNextGuardKnowsWhatIsUsual) {
-  Guarded one;
-  one.takes_usual(UsualDistance::kEnough - 1);
+  Guarded one(UsualDistance::kEnough - 1);
   const auto next = [&](std::uint64_t round, double distance) {
     JumpGuard guard(JumpGuard::Options{.factor = kFactor,
                                        .blocks = 3,

@@ -82,19 +82,6 @@ TEST(RandomK, AJumpTakesTheMaskAlong) {
     EXPECT_THAT(flock[i].said(), testing::Not(testing::Contains(testing::HasSubstr("damaged")))) << i;
 }
 
-// Broken connections, swaps in doubt, and swaps mended late: each with the mask of its own round.
-TEST(RandomK, ABrokenConnectionIsMendedAndTheSumIsRestored) {
-  // Edges, and a group.
-  for (const Schedule& schedule : {triangle(), make_schedule("complete", 3)}) {
-    SCOPED_TRACE(schedule.name);
-    Flock flock(schedule, {}, Wire::fp32, 3);
-    const double before = flock.sum();
-    ASSERT_TRUE(flock.mends_its_edge(schedule.name == "complete" ? 6 : 12));
-    flock.everyone([](Worker& w) { w.end(); });
-    EXPECT_NEAR(flock.sum(), before, 1e-2);
-  }
-}
-
 // Workers that do not agree on the period, so that they differ in most masks; the blocks are of
 // equal sizes. (An Optimizer requires equal options. This test covers the case that they differ
 // nevertheless.)

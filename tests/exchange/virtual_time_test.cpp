@@ -22,22 +22,21 @@ struct Trained {
 // compute(worker, step): the time of a step.
 Trained train(const std::string& schedule, int n, double rate,
               const std::function<Duration(int, int)>& compute, Duration latency = {}) {
-  const auto time = std::make_shared<VirtualTime>(n);
-  LocalHub hub(n, {}, virtual_network(time, rate, latency));
+  VirtualHub cluster(n, rate, latency);
   const Schedule rounds = make_schedule(schedule, n);
   Trained all;
   all.x.resize(static_cast<std::size_t>(n));
   all.seconds.resize(static_cast<std::size_t>(n));
-  virtual_workers(*time, n, [&](int rank) {
-    Worker worker(hub, rank, rounds, {});
+  cluster.run([&](int rank) {
+    Worker worker(cluster.hub, rank, rounds, {});
     worker.begin();
     for (int step = 0; step < kSteps; ++step) {
-      time->sleep(compute(rank, step));
+      cluster.time->sleep(compute(rank, step));
       worker.step();
     }
     worker.end();
     all.x[static_cast<std::size_t>(rank)] = worker.x[0];
-    all.seconds[static_cast<std::size_t>(rank)] = seconds(time->now().time_since_epoch());
+    all.seconds[static_cast<std::size_t>(rank)] = seconds(cluster.time->now().time_since_epoch());
   });
   return all;
 }
@@ -73,19 +72,18 @@ TEST(VirtualWorkers, ThePresentRoundOfOneGroupWaitsForNothing) {
 // A member of a group leaves after its last step, while another is late for its own. The third one
 // tells the late one that the group is off: only it can then say where it is.
 TEST(VirtualWorkers, NobodyWaitsForAGroupMemberThatHasLeft) {
-  const auto time = std::make_shared<VirtualTime>(3);
-  LocalHub hub(3, {}, virtual_network(time, 1e9, 1ms));
+  VirtualHub cluster(3, 1e9, 1ms);
   const Schedule rounds = make_schedule("complete", 3);
   std::vector<double> ends(3);
-  virtual_workers(*time, 3, [&](int rank) {
-    Worker worker(hub, rank, rounds, {});
+  cluster.run([&](int rank) {
+    Worker worker(cluster.hub, rank, rounds, {});
     worker.begin();
     for (int step = 0; step < 3; ++step) {
-      time->sleep(rank == 1 && step == 2 ? 30ms : 10ms);
+      cluster.time->sleep(rank == 1 && step == 2 ? 30ms : 10ms);
       worker.step();
     }
-    if (rank == 0) time->sleep(100ms);
-    ends[static_cast<std::size_t>(rank)] = seconds(time->now().time_since_epoch());
+    if (rank == 0) cluster.time->sleep(100ms);
+    ends[static_cast<std::size_t>(rank)] = seconds(cluster.time->now().time_since_epoch());
   });
   for (const double end : ends) EXPECT_LT(end, 1);
 }
@@ -94,31 +92,30 @@ TEST(VirtualWorkers, NobodyWaitsForAGroupMemberThatHasLeft) {
 // for a silent worker, until it has caught up. When it misses the first average of an operation, it
 // leaves out the second one.
 TEST(VirtualWorkers, APauseIsNotEverybodysPause) {
-  const auto time = std::make_shared<VirtualTime>(3);
-  LocalHub hub(3, {}, virtual_network(time, 1e9));
+  VirtualHub cluster(3, 1e9);
   const Patience patience{};
   std::vector<std::vector<std::size_t>> took_part(3);
   double longest = 0;
-  virtual_workers(*time, 3, [&](int rank) {
-    Worker worker(hub, rank, make_schedule("ring", 3), patience);
+  cluster.run([&](int rank) {
+    Worker worker(cluster.hub, rank, make_schedule("ring", 3), patience);
     worker.begin();
     for (int step = 1; step <= 160; ++step) {
       if (rank == 2 && step == 10) {
-        hub.pause(2);
-        time->sleep(20s);
-        hub.resume(2);
+        cluster.hub.pause(2);
+        cluster.time->sleep(20s);
+        cluster.hub.resume(2);
       }
-      time->sleep(500ms);
+      cluster.time->sleep(500ms);
       worker.step();
       if (step % 20 != 0) continue;
-      const Time begin = time->now();
+      const Time begin = cluster.time->now();
       float x = 1;
       worker.exchange.begin_operation();
       const std::size_t others = worker.exchange.average({&x, 1}).size();
       const std::size_t again = others == 0 ? 0 : worker.exchange.average({&x, 1}).size();
       EXPECT_EQ(again, others);
       worker.exchange.end_operation();
-      if (rank != 2) longest = std::max(longest, seconds(time->now() - begin));
+      if (rank != 2) longest = std::max(longest, seconds(cluster.time->now() - begin));
       took_part[static_cast<std::size_t>(rank)].push_back(others);
     }
   });
@@ -132,38 +129,36 @@ TEST(VirtualWorkers, APauseIsNotEverybodysPause) {
 // The neighbours of worker 0 in a ring of four send it a block, and then their own.
 TEST(VirtualWorkers, ABlockThatComesTwiceIsMixedOnce) {
   constexpr float kFirst = 2;
-  const auto time = std::make_shared<VirtualTime>(4);
-  LocalHub hub(4, {}, virtual_network(time, 1e9));
+  VirtualHub cluster(4, 1e9);
   const auto first = std::make_shared<const std::vector<float>>(Worker::size, kFirst);
-  virtual_workers(*time, 4, [&](int rank) {
-    Worker worker(hub, rank, make_schedule("ring", 4), {});
+  cluster.run([&](int rank) {
+    Worker worker(cluster.hub, rank, make_schedule("ring", 4), {});
     worker.exchange.meet();
     for (std::uint32_t b = 0; rank % 2 == 1 && b < 2; ++b) {
       worker.transport->send(0, {.type = FrameType::data, .round = 1, .block = b},
                              {first, std::as_bytes(std::span(*first))});
     }
-    time->sleep(1s);
+    cluster.time->sleep(1s);
     const float mine = worker.x[0][5];
     for (int b = 0; b < 2; ++b) worker.write(b);
     for (int b = 0; b < 2; ++b) EXPECT_EQ(worker.mix(b), 2) << "worker " << rank;
     EXPECT_EQ(rank == 0, std::abs(worker.x[0][5] - (mine + 2 * kFirst) / 3) < 1e-6) << "worker " << rank;
-    time->sleep(1s);
+    cluster.time->sleep(1s);
   });
 }
 
 TEST(VirtualWorkers, AReturnerThatFindsNobodyIsNoSurvivor) {
   for (const bool sleeps : {true, false}) {
-    const auto time = std::make_shared<VirtualTime>(2);
-    LocalHub hub(2, {}, virtual_network(time, 1e9));
-    virtual_workers(*time, 2, [&](int rank) {
-      Worker worker(hub, rank, make_schedule("ring", 2), {});
+    VirtualHub cluster(2, 1e9);
+    cluster.run([&](int rank) {
+      Worker worker(cluster.hub, rank, make_schedule("ring", 2), {});
       worker.begin();
       worker.step();
       if (rank == 0) return;
-      if (sleeps) hub.pause(1);
-      time->sleep(20s);
-      if (sleeps) hub.resume(1);
-      time->sleep(1s);
+      if (sleeps) cluster.hub.pause(1);
+      cluster.time->sleep(20s);
+      if (sleeps) cluster.hub.resume(1);
+      cluster.time->sleep(1s);
       EXPECT_EQ(worker.exchange.average({}), sleeps ? std::set<int>() : std::set{1});
     });
   }
@@ -173,18 +168,17 @@ TEST(VirtualWorkers, AReturnerThatFindsNobodyIsNoSurvivor) {
 // run goes on.
 TEST(VirtualWorkers, ReturnersThatFindEachOtherAreASurvivorOnlyAsMoreThanHalf) {
   for (const int awake : {0, 1, 2}) {
-    const auto time = std::make_shared<VirtualTime>(4);
-    LocalHub hub(4, {}, virtual_network(time, 1e9));
-    virtual_workers(*time, 4, [&](int rank) {
-      Worker worker(hub, rank, make_schedule("ring", 4), {});
+    VirtualHub cluster(4, 1e9);
+    cluster.run([&](int rank) {
+      Worker worker(cluster.hub, rank, make_schedule("ring", 4), {});
       worker.begin();
       worker.step();
       EXPECT_EQ(worker.exchange.average({}).size(), 4U);
       if (rank < awake) return;
-      hub.pause(rank);
-      time->sleep(20s);
-      hub.resume(rank);
-      time->sleep(1s);
+      cluster.hub.pause(rank);
+      cluster.time->sleep(20s);
+      cluster.hub.resume(rank);
+      cluster.time->sleep(1s);
       EXPECT_EQ(worker.exchange.average({}).size(), awake == 2 ? 0U : 4U - static_cast<unsigned>(awake));
     });
   }
@@ -212,14 +206,13 @@ TEST(VirtualWorkers, AClaimOfAFarRoundFreezesNobody) {
                                       {.type = FrameType::join, .value = kFar}}) {
       SCOPED_TRACE(fmt::format("{}: frame {}, round {}, block {}, value {}", schedule,
                                static_cast<int>(claim.type), claim.round, claim.block, claim.value));
-      const auto time = std::make_shared<VirtualTime>(4);
-      LocalHub hub(4, {}, virtual_network(time, 1e9, 1ms));
-      virtual_workers(*time, 4, [&](int rank) {
-        Worker worker(hub, rank, rounds, {});
+      VirtualHub cluster(4, 1e9, 1ms);
+      cluster.run([&](int rank) {
+        Worker worker(cluster.hub, rank, rounds, {});
         worker.begin();
         const auto steps = [&](int n) {
           for (int step = 0; step < n; ++step) {
-            time->sleep(10ms);
+            cluster.time->sleep(10ms);
             worker.step();
           }
         };
@@ -232,7 +225,7 @@ TEST(VirtualWorkers, AClaimOfAFarRoundFreezesNobody) {
         steps(20);
         std::vector<float> mean(1);
         EXPECT_EQ(worker.exchange.average(mean).size(), 3U) << "worker " << rank;
-        EXPECT_LT(seconds(time->now().time_since_epoch()), 1) << "worker " << rank;
+        EXPECT_LT(seconds(cluster.time->now().time_since_epoch()), 1) << "worker " << rank;
         EXPECT_LT(worker.exchange.statistics().aborted, 50U) << "worker " << rank;
         const bool refused = std::ranges::any_of(worker.said(), [](const std::string& line) {
           return line.starts_with("worker 3 is refused: it claims round ");
@@ -247,19 +240,19 @@ TEST(VirtualWorkers, AClaimOfAFarRoundFreezesNobody) {
 // the other, which does not know yet how far the run is.
 TEST(VirtualWorkers, TwoThatWereAwayForLongComeBackTogether) {
   constexpr int kAway = 1500;
-  const auto time = std::make_shared<VirtualTime>(4);
-  LocalHub hub(4, {}, virtual_network(time, 1e9, 1ms));
+  VirtualHub cluster(4, 1e9, 1ms);
   const Schedule rounds = make_schedule("ring", 4);
-  virtual_workers(*time, 4, [&](int rank) {
+  cluster.run([&](int rank) {
     const bool sleeps = rank == 1 || rank == 2;
-    Worker worker(hub, rank, rounds, {.max_wait = sleeps ? std::nullopt : std::optional(milliseconds(50))});
+    Worker worker(cluster.hub, rank, rounds,
+                  {.max_wait = sleeps ? std::nullopt : std::optional(milliseconds(50))});
     worker.begin();
     worker.step();
     if (sleeps) {
-      time->sleep(kAway * 10ms + rank * 1500us);
+      cluster.time->sleep(kAway * 10ms + rank * 1500us);
     } else {
       for (int step = 0; step < kAway; ++step) {
-        time->sleep(10ms);
+        cluster.time->sleep(10ms);
         for (int b = 0; b < 2; ++b) {
           worker.exchange.finish(b);
           worker.exchange.start(b, (worker.exchange.outgoing(b), true));
@@ -267,25 +260,24 @@ TEST(VirtualWorkers, TwoThatWereAwayForLongComeBackTogether) {
       }
     }
     for (int step = 0; step < 20; ++step) {
-      time->sleep(10ms);
+      cluster.time->sleep(10ms);
       worker.step();
     }
-    EXPECT_LT(seconds(time->now().time_since_epoch()), 0.01 * kAway + 2) << "worker " << rank;
+    EXPECT_LT(seconds(cluster.time->now().time_since_epoch()), 0.01 * kAway + 2) << "worker " << rank;
   });
 }
 
 // The wait itself goes on: the worker is alive.
 TEST(VirtualWorkers, WhoIsWaitedForIsNamed) {
-  const auto time = std::make_shared<VirtualTime>(3);
-  LocalHub hub(3, {}, virtual_network(time, 1e9, 1ms));
+  VirtualHub cluster(3, 1e9, 1ms);
   const Schedule rounds = make_schedule("ring", 3);
-  virtual_workers(*time, 3, [&](int rank) {
-    Worker worker(hub, rank, rounds, {});
+  cluster.run([&](int rank) {
+    Worker worker(cluster.hub, rank, rounds, {});
     worker.begin();
     worker.step();
-    if (rank == 2) time->sleep(20s);
+    if (rank == 2) cluster.time->sleep(20s);
     worker.step(), worker.step();
-    if (rank == 2) time->sleep(20s);
+    if (rank == 2) cluster.time->sleep(20s);
     std::vector<float> mean(1);
     worker.exchange.average(mean);
     const std::vector<std::string> named{"round 3 has waited 5.0 s for worker 2",

@@ -80,7 +80,7 @@ constexpr int kMade = 40;  // gradients of each
 Gossiped with_events(const GossipOptions& options) {
   constexpr int n = 5;
   Gossiped all{.events = {}, .begin = Values(n), .x = Values(n), .x_tilde = Values(n), .end = Time(6s)};
-  GossipCluster cluster(n, [&](int from, int to, std::size_t bytes, Time now) {
+  VirtualHub cluster(n, [&](int from, int to, std::size_t bytes, Time now) {
     if (bytes > 4 * kSize && from < to) all.events.push_back({now, from, to});
     return Crossing{now, now};
   });

@@ -91,7 +91,7 @@ TEST(VirtualGossip, EveryEdgeIsUsedAsOftenAsTheTheoryAssumes) {
   for (const auto& [topology, n] : {std::pair("ring", 4), {"torus", 9}, {"static-exponential", 8}}) {
     for (const int slower : {1, 4}) {
       const GossipOptions options{.rates = pair_rates(make_schedule(topology, n), 1), .seed = 5};
-      GossipCluster cluster(n, 1e9, 50us);
+      VirtualHub cluster(n, 1e9, 50us);
       std::vector<GossipStatistics> statistics(static_cast<std::size_t>(n));
       cluster.run([&](int rank) {
         Gossiper gossip(cluster, rank, options);
@@ -121,7 +121,7 @@ TEST(VirtualGossip, EveryEdgeIsUsedAsOftenAsTheTheoryAssumes) {
 // later.
 TEST(VirtualGossip, PausesCostNoAveragings) {
   const GossipOptions options = options_of("complete", 4, false);
-  GossipCluster cluster(4);
+  VirtualHub cluster(4);
   double averaged = 0;
   constexpr int kGradients = 200;
   cluster.run([&](int rank) {

@@ -70,7 +70,7 @@ struct Trainer {
   Gossip gossip;
 };
 
-struct Trainers {
+struct Trainers : OnThreads<Trainer> {
   explicit Trainers(const std::string& topology, int n, GossipOptions options = {}, bool momentum = true)
       : hub(n) {
     const double rate = options.rates.rate;
@@ -79,12 +79,8 @@ struct Trainers {
     if (momentum) options.algorithm = pair_averaging(a2cid2_of(options.rates));
     options.seed = 5;
     for (int rank = 0; rank < n; ++rank)
-      all.push_back(std::make_unique<Trainer>(hub.endpoint(rank), options));
+      workers.push_back(std::make_unique<Trainer>(hub.endpoint(rank), options));
     everyone([](Trainer& t) { t.gossip.meet(); });
-  }
-  template <class F>
-  void everyone(F&& f) {
-    on_threads_of(all, [&](auto& one) { f(*one); });
   }
   void train(int gradients, float size, std::chrono::microseconds pace = 500us) {
     everyone([&](Trainer& t) {
@@ -113,9 +109,17 @@ struct Trainers {
     return has_happened;
   }
   std::uint64_t averaged(int i) { return (*this)[i].gossip.statistics().averaged; }
+  // These workers train until each of them has averaged so many times more.
+  ::testing::AssertionResult average(const std::vector<int>& ranks, std::uint64_t more) {
+    std::vector<std::uint64_t> enough;
+    for (const int i : ranks) enough.push_back(averaged(i) + more);
+    return train_until(ranks, [&] {
+      return std::ranges::equal(ranks, enough, [&](int i, std::uint64_t n) { return averaged(i) > n; });
+    });
+  }
   double sum() {
     double sum = 0;
-    for (auto& one : all) {
+    for (auto& one : workers) {
       for (int b = 0; b < 2; ++b) one->gossip.gradient(b, [&](const Held& held) { sum += kept_sum(held); });
     }
     return sum;
@@ -132,17 +136,15 @@ struct Trainers {
   }
   double learned() const {
     double sum = 0;
-    for (const auto& one : all) sum += one->learned;
+    for (const auto& one : workers) sum += one->learned;
     return sum;
   }
   double distance() {
     std::vector<std::vector<float>> x;
-    for (auto& one : all) x.push_back(one->values());
+    for (auto& one : workers) x.push_back(one->values());
     return rms_to_mean({x.begin(), x.end()});
   }
-  Trainer& operator[](int i) { return *all[static_cast<std::size_t>(i)]; }
   LocalHub hub;
-  std::vector<std::unique_ptr<Trainer>> all;
 };
 
 TEST(Gossip, TheSumIsKeptWhileEverybodyTrains) {
@@ -150,11 +152,8 @@ TEST(Gossip, TheSumIsKeptWhileEverybodyTrains) {
     Trainers flock("ring", 5, {.rates = {.rate = 3, .asks = {}}}, momentum);
     const double before = flock.sum();
     flock.train(200, 0.1F);
-    for (auto& one : flock.all) EXPECT_EQ(one->gossip.statistics().gradients, 200U);
-    EXPECT_TRUE(flock.train_until({0, 1, 2, 3, 4}, [&] {
-      return std::ranges::all_of(flock.all,
-                                 [](const auto& one) { return one->gossip.statistics().averaged > 10; });
-    }));
+    for (auto& one : flock.workers) EXPECT_EQ(one->gossip.statistics().gradients, 200U);
+    EXPECT_TRUE(flock.average({0, 1, 2, 3, 4}, 10));
     flock.everyone([](Trainer& t) { t.gossip.pause(); });
     flock.expect_kept(before);
   }
@@ -164,13 +163,13 @@ TEST(Gossip, WhatIsPushedIsKeptWhileEverybodyTrains) {
   for (const auto& algorithm : {pair_push(), pair_push_pull()}) {
     GossipOptions options{.algorithm = algorithm};
     options.rates.rate = 2;
-    Trainers workers("complete", 4, options, false);
-    workers.train(300, 0.1F);
-    workers.everyone([](Trainer& t) { t.gossip.pause(); });
+    Trainers flock("complete", 4, options, false);
+    flock.train(300, 0.1F);
+    flock.everyone([](Trainer& t) { t.gossip.pause(); });
     double mass = 0, y = 0;
     EXPECT_TRUE(eventually([&] {
       mass = y = 0;
-      for (auto& one : workers.all) {
+      for (auto& one : flock.workers) {
         y -= one->tracked;
         for (int b = 0; b < 2; ++b) {
           one->gossip.access(b, [&](const Held& held) {
@@ -182,7 +181,7 @@ TEST(Gossip, WhatIsPushedIsKeptWhileEverybodyTrains) {
       return std::abs(mass - 2 * 4) < 1e-9 && std::abs(y) < 0.01;
     })) << mass
         << " " << y;
-    EXPECT_GT(workers.averaged(0), 0U);
+    EXPECT_GT(flock.averaged(0), 0U);
   }
 }
 
@@ -210,30 +209,23 @@ TEST(Gossip, APauseStopsIt) {
   flock.train(50, 0.1F);
   flock.everyone([](Trainer& t) { t.gossip.pause(); });
   std::vector<std::vector<float>> before;
-  for (auto& one : flock.all) before.push_back(one->values());
+  for (auto& one : flock.workers) before.push_back(one->values());
   std::this_thread::sleep_for(100ms);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(flock[i].values(), before[static_cast<std::size_t>(i)]);
   flock.everyone([](Trainer& t) { t.gossip.resume(); });
-  const auto averaged = flock.averaged(0);
-  EXPECT_TRUE(flock.train_until({0, 1, 2, 3}, [&] { return flock.averaged(0) > averaged; }));
+  EXPECT_TRUE(flock.average({0, 1, 2, 3}, 0));
 }
 
 TEST(Gossip, WhoSleepsDelaysNobodyElse) {
   Trainers flock("complete", 4, {.rates = {.rate = 2, .asks = {}}, .patience = 100ms});
   flock.train(50, 0.1F);
   flock.hub.pause(3);
-  std::vector<std::uint64_t> before;
-  for (int i = 0; i < 3; ++i) before.push_back(flock.averaged(i));
-  EXPECT_TRUE(flock.train_until({0, 1, 2}, [&] {
-    return flock.averaged(0) > before[0] + 100 && flock.averaged(1) > before[1] + 100 &&
-           flock.averaged(2) > before[2] + 100;
-  }));
+  EXPECT_TRUE(flock.average({0, 1, 2}, 100));
   for (int i = 0; i < 3; ++i)
     // It is asked once.
     EXPECT_LT(10 * flock[i].gossip.statistics().pairing.unanswered, flock.averaged(i));
-  const auto slept = flock.averaged(3);
   flock.hub.resume(3);
-  EXPECT_TRUE(flock.train_until({0, 1, 2, 3}, [&] { return flock.averaged(3) > slept + 50; }));
+  EXPECT_TRUE(flock.average({0, 1, 2, 3}, 50));
   flock.everyone([](Trainer& t) { t.gossip.pause(); });
   flock.expect_kept(0.5 * 4 * 3500);
 }
@@ -242,12 +234,7 @@ TEST(Gossip, ADeathEndsOneAveragingAndNothingElse) {
   Trainers flock("complete", 4, {.rates = {.rate = 2, .asks = {}}});
   flock.train(50, 0.1F);
   flock.hub.kill(3);
-  std::vector<std::uint64_t> before;
-  for (int i = 0; i < 3; ++i) before.push_back(flock.averaged(i));
-  EXPECT_TRUE(flock.train_until({0, 1, 2}, [&] {
-    return flock.averaged(0) > before[0] + 50 && flock.averaged(1) > before[1] + 50 &&
-           flock.averaged(2) > before[2] + 50;
-  }));
+  EXPECT_TRUE(flock.average({0, 1, 2}, 50));
   for (int i = 0; i < 3; ++i) flock[i].gossip.pause();
   EXPECT_TRUE(flock[0].said("worker 3 is gone"));
 }

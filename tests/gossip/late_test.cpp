@@ -2,17 +2,23 @@
 #include <span>
 #include <tuple>
 
+#include "tests/exchange/deaf.h"
 #include "tests/gossip/virtual_gossip.h"
 
 namespace starling {
 namespace {
 
+void train(VirtualHub& cluster, Gossiper& gossip, int steps) {
+  for (int k = 0; k < steps; ++k) {
+    cluster.time->sleep(kGradient);
+    gossip->stepped();
+  }
+}
+
 // A neighbour whose codes are on a grid of steps of 2^100.
-struct Liar final : TransportHandler {
+struct Liar final : Deaf {
   explicit Liar(Transport& transport) : transport(transport) {}
   void connected(int peer) override { transport.send(peer, {.type = FrameType::ask, .round = 2}); }
-  void disconnected(int, const std::string&) override {}
-  void lost(int, const std::string&) override {}
   std::span<std::byte> place(int, const Frame& frame) override {
     room.resize(frame.length);
     return room;
@@ -34,7 +40,7 @@ struct Liar final : TransportHandler {
 };
 
 TEST(VirtualGossip, CodesOnAGridOutOfRangeAreNotMixed) {
-  GossipCluster cluster(2);
+  VirtualHub cluster(2);
   cluster.run([&](int rank) {
     if (rank == 1) {
       const auto transport = cluster.hub.endpoint(rank);
@@ -65,7 +71,7 @@ TEST(VirtualGossip, CodesOnAGridOutOfRangeAreNotMixed) {
 TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
   GossipOptions options{.rates = pair_rates(make_schedule("complete", 3), 1), .seed = 5, .patience = 300ms};
   options.algorithm = pair_averaging(a2cid2_of(options.rates));
-  GossipCluster cluster(3);
+  VirtualHub cluster(3);
   double kept = 0;  // the sum of all (x + x~) / 2, minus the gradients
   cluster.run([&](int rank) {
     std::mt19937_64 random(static_cast<std::uint64_t>(rank));
@@ -107,17 +113,14 @@ TEST(VirtualGossip, WhatGoesOnIsNotGivenUp) {
     const GossipOptions options{.rates = pushes ? push_rates(complete, 1) : pair_rates(complete, 1),
                                 .algorithm = pushes ? pair_push() : pair_averaging()};
     const double seconds = 5 * std::chrono::duration<double>(options.patience).count();
-    GossipCluster cluster(3, kBlocks * kBlock * sizeof(float) / seconds);
+    VirtualHub cluster(3, kBlocks * kBlock * sizeof(float) / seconds);
     cluster.run([&](int rank) {
       Gossiper gossip(cluster, rank, options,
                       std::vector(kBlocks, std::vector<float>(kBlock, static_cast<float>(rank))),
                       [](Level, const std::string& said) {
                         EXPECT_EQ(said.find("is given up"), std::string::npos) << said;
                       });
-      for (int k = 0; k < 1000; ++k) {
-        cluster.time->sleep(kGradient);
-        gossip->stepped();
-      }
+      train(cluster, gossip, 1000);
       gossip->pause();
       const GossipStatistics all = gossip->statistics();
       EXPECT_GE(all.averaged, 5U) << pushes;
@@ -135,7 +138,7 @@ TEST(VirtualGossip, AWaitForTheLastAveragingIsInterrupted) {
   const GossipOptions options{.rates = pair_rates(make_schedule("complete", 2), 2),
                               .patience = 1h,
                               .interrupted = [&] { return enough; }};
-  GossipCluster cluster(2);
+  VirtualHub cluster(2);
   cluster.hub.delay(0, 1, 30ms);  // so that one can be met in flight
   cluster.run([&](int rank) {
     Gossiper gossip(cluster, rank, options);
@@ -166,18 +169,11 @@ TEST(VirtualGossip, AWaitForTheLastAveragingIsInterrupted) {
   });
 }
 
-void train(GossipCluster& cluster, Gossiper& gossip, int steps) {
-  for (int k = 0; k < steps; ++k) {
-    cluster.time->sleep(kGradient);
-    gossip->stepped();
-  }
-}
-
 // Its own transport stands still for longer than the patience with neighbours.
 TEST(VirtualGossip, APauseHasBegunWhenItReturns) {
   const GossipOptions options{.rates = pair_rates(make_schedule("complete", 2), 2)};
   const Duration stopped = 10 * options.patience;
-  GossipCluster cluster(2);
+  VirtualHub cluster(2);
   cluster.run([&](int rank) {
     Gossiper gossip(cluster, rank, options);
     train(cluster, gossip, 10);
@@ -196,7 +192,7 @@ TEST(VirtualGossip, APauseHasBegunWhenItReturns) {
 // The transport's thread has heard neither of the resume() nor of the pause() after it.
 TEST(VirtualGossip, APauseRightAfterAnotherHasBegunToo) {
   const GossipOptions options{.rates = pair_rates(make_schedule("complete", 2), 4), .poisson = false};
-  GossipCluster cluster(2);
+  VirtualHub cluster(2);
   cluster.run([&](int rank) {
     Gossiper gossip(cluster, rank, options);
     train(cluster, gossip, 10);
@@ -220,12 +216,11 @@ TEST(VirtualGossip, APauseRightAfterAnotherHasBegunToo) {
 // on, and the count of all gradients is right.
 TEST(VirtualGossip, FarNumbersAreNotBelieved) {
   const GossipOptions options{.rates = pair_rates(make_schedule("complete", 2), 1), .seed = 5};
-  const auto time = std::make_shared<VirtualTime>(2);
-  LocalHub hub(2, {}, {.time = time});
+  VirtualHub cluster(2);
   const auto lie =
       std::make_shared<const std::vector<std::uint64_t>>(std::vector<std::uint64_t>{0, 1ULL << 32});
-  virtual_workers(*time, 2, [&](int rank) {
-    auto over = hub.endpoint(rank);
+  cluster.run([&](int rank) {
+    auto over = cluster.hub.endpoint(rank);
     Transport& transport = *over;
     Gossip gossip(std::move(over), options, on_host({std::vector<float>(kSize)}, *options.algorithm),
                   [](Level, const std::string&) {});
@@ -234,7 +229,7 @@ TEST(VirtualGossip, FarNumbersAreNotBelieved) {
       for (int k = 0; k < 100; ++k) {
         gossip.gradient(0, [](const Held&) {});
         gossip.stepped();
-        time->sleep(kGradient);
+        cluster.time->sleep(kGradient);
       }
       return gossip.statistics().averaged;
     };
@@ -245,7 +240,7 @@ TEST(VirtualGossip, FarNumbersAreNotBelieved) {
         transport.send(0, {.type = type, .round = 2}, {lie, std::as_bytes(std::span(*lie))});
     }
     EXPECT_GT(train(), before + 50) << rank;
-    time->sleep(1s);
+    cluster.time->sleep(1s);
     EXPECT_LE(gossip.statistics().gradients_of_all, 400U) << rank;
   });
 }

@@ -26,24 +26,11 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kSize = 64;  // values of a worker
 constexpr Duration kGradient = 100ms;
-constexpr double kAtOnce = std::numeric_limits<double>::infinity();  // the rate of a link
 
-struct GossipCluster {
-  explicit GossipCluster(int n, double rate = kAtOnce, Duration latency = {})
-      : n(n), hub(n, {}, virtual_network(time, rate, latency)) {}
-  GossipCluster(int n, const decltype(LocalNetwork::cross)& cross)
-      : n(n), hub(n, {}, {.time = time, .cross = cross}) {}
-  void run(const std::function<void(int rank)>& work) { virtual_workers(*time, n, work); }
-
-  const int n;
-  const std::shared_ptr<VirtualTime> time = std::make_shared<VirtualTime>(n);
-  LocalHub hub;
-};
-
-// The gossip of one of its workers, which has met the others.
+// The gossip of one of the workers, which has met the others.
 struct Gossiper {
   Gossiper(
-      GossipCluster& cluster, int rank, const GossipOptions& options,
+      VirtualHub& cluster, int rank, const GossipOptions& options,
       std::vector<std::vector<float>> blocks = {std::vector<float>(kSize)},
       Log log = [](Level, const std::string&) {})
       : gossip(cluster.hub.endpoint(rank), options, on_host(std::move(blocks), *options.algorithm),
@@ -96,7 +83,7 @@ struct End {
 inline End gossiped(GossipOptions options, const Begin& begin, int gradients) {
   const int n = options.rates.workers();
   options.seed = 3;
-  GossipCluster cluster(n, begin.rate, begin.latency);
+  VirtualHub cluster(n, begin.rate, begin.latency);
   End end{.x = Values(static_cast<std::size_t>(n)),
           .statistics = std::vector<GossipStatistics>(static_cast<std::size_t>(n))};
   double sum = 0, sum_y = 0;  // of one worker at a time

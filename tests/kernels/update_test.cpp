@@ -2,7 +2,6 @@
 // are not finite, scaled and cleared gradients, and the choice of the instruction set.
 #include "tests/kernels/update.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>

@@ -169,10 +169,7 @@ TEST(Consensus, ThatFailsPutsThisWorkersParametersBack) {
     const Tensor p = parameter({4});
     const std::vector<torch::optim::OptimizerParamGroup> groups{{std::vector<Tensor>{p}}};
     Optimizer optimizer(groups, SGD{}, {}, world, {at::zeros({2})});
-    {
-      const c10::AutoGradMode no_gradient(false);
-      p.fill_(i);
-    }
+    p.detach().fill_(i);
     {
       const c10::InferenceMode inference;
       optimizer.set_buffers({at::zeros({2})});
@@ -219,10 +216,7 @@ TEST(Consensus, AWorkerThatIsNotFiniteGivesNoBuffers) {
       mean.fill_(i == 2 ? NAN : 1.0 + i);
       variance.fill_(i == 2 ? 100.0 : 1.0 + i);
       count.fill_(10 * i);
-      if (i == 2 && parameters_too) {
-        const c10::AutoGradMode no_gradient(false);
-        optimizer.param_groups()[0].params()[0].fill_(NAN);
-      }
+      if (i == 2 && parameters_too) optimizer.param_groups()[0].params()[0].detach().fill_(NAN);
       {
         const Consensus average(optimizer);
         EXPECT_EQ(average.workers(), parameters_too ? 2 : 3);

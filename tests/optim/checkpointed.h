@@ -84,12 +84,6 @@ Inner made(const TheOptions& options) {
   };
 }
 
-// No exchange was lost.
-inline void expect_undisturbed(Optimizer& optimizer) {
-  EXPECT_EQ(optimizer.statistics().aborted, 0U);
-  nobody_leaves_yet(optimizer);
-}
-
 const Options kNodesOfTwo{.hierarchy = "node", .workers_per_node = 2};
 
 // All values of a tensor in a file.

@@ -75,10 +75,7 @@ struct Member {
       optimizer = std::make_unique<Optimizer>(std::vector<Tensor>{p}, SGD{.lr = 1}, setting.options, world);
     }
   }
-  void set(double value) const {
-    const c10::AutoGradMode no_gradient(false);
-    p.fill_(value);
-  }
+  void set(double value) const { p.detach().fill_(value); }
   // Steps with gradients of this size, others for each worker, step and value.
   void train(int rank, int from, int steps, double size) {
     for (int t = from; t < from + steps; ++t) {
@@ -167,8 +164,7 @@ TEST_P(ConsensusOf, WhatIsSwappedInAndBackChangesNothing) {
           if (!swaps) continue;
           const Tensor own = member.p.detach().clone();
           member.set(7);
-          const c10::AutoGradMode no_gradient(false);
-          member.p.copy_(own);
+          member.p.detach().copy_(own);
         }
         ends[static_cast<std::size_t>(i)] = member.p.detach().clone();
         nobody_leaves_yet(*member.optimizer);

@@ -12,10 +12,7 @@ TEST(DsgdAc, ANewConnectionTakesTheFactorsOfItsOwnRounds) {
       const at::Tensor early = parameter({4}), late = parameter({4});
       Optimizer optimizer({early}, SGD{.lr = 1}, {.topology = "complete", .scheme = "dsgd-ac"}, world);
       for (int t = 0; t < steps; ++t) optimizer.step();
-      {
-        const c10::AutoGradMode no_gradient(false);
-        early.fill_(i);
-      }
+      early.detach().fill_(i);
       optimizer.param_groups()[0].options().set_lr(0.1);  // a tenth of the largest one
       optimizer.add_param_group({{late}});
       optimizer.step();

@@ -71,6 +71,12 @@ inline void nobody_leaves_yet(Optimizer& optimizer) {
   optimizer.maximum({&nothing, 1});
 }
 
+// The same, and no exchange was lost.
+inline void expect_undisturbed(Optimizer& optimizer) {
+  EXPECT_EQ(optimizer.statistics().aborted, 0U);
+  nobody_leaves_yet(optimizer);
+}
+
 constexpr int kWorkers = 3;  // the default of these tests
 
 inline at::Tensor parameter(at::IntArrayRef sizes, double value = 0, at::ScalarType type = at::kFloat) {

@@ -6,8 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "starling/transport/local/virtual_time.h"
-#include "starling/world/world.h"
+#include "starling/transport/c10d/virtual_collectives.h"
 #include "tests/virtual_workers.h"
 
 namespace starling {
@@ -17,11 +16,14 @@ class FragileNetwork {
   FragileNetwork(int n, const std::shared_ptr<VirtualTime>& time, Duration latency = {})
       : n_(n), network_(virtual_network(time, 1e6, latency)) {}
   explicit FragileNetwork(int n) : n_(n) {}  // in real time
-  std::unique_ptr<Transport> make(const World& world, const std::string& channel) {
-    const std::lock_guard lock(mutex_);
-    auto& hub = hubs_[channel];
-    if (!hub) hub = std::make_unique<LocalHub>(n_, world.timeouts, network_);
-    return hub->endpoint(world.rank);
+  // For World::make_transport.
+  auto transports() {
+    return [this](const World& world, const std::string& channel) {
+      const std::lock_guard lock(mutex_);
+      auto& hub = hubs_[channel];
+      if (!hub) hub = std::make_unique<LocalHub>(n_, world.timeouts, network_);
+      return hub->endpoint(world.rank);
+    };
   }
   void sever(int a, int b) {
     const std::lock_guard lock(mutex_);
@@ -47,5 +49,19 @@ class FragileNetwork {
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<LocalHub>> hubs_;
 };
+
+// f(worker, world, time, network) on n threads in virtual time.
+inline void fragile_flock(int n, const std::function<void(int, World&, VirtualTime&, FragileNetwork&)>& f) {
+  const auto time = std::make_shared<VirtualTime>(n);
+  FragileNetwork network(n, time);
+  std::vector<World> worlds = World::threads(n);
+  const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
+  virtual_workers(*time, n, [&](int rank) {
+    World& world = worlds[static_cast<std::size_t>(rank)];
+    world.make_transport = network.transports();
+    world.make_collectives = collectives;
+    f(rank, world, *time, network);
+  });
+}
 
 }  // namespace starling

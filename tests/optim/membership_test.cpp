@@ -136,10 +136,7 @@ TEST(Membership, AWorkerWithNaNsGivesNobodyItsState) {
         const auto knock = door.knock_of(2);
         return knock && door.answer_to(knock->life);
       }));
-      {
-        const c10::AutoGradMode no_gradient(false);
-        x.fill_(NAN);
-      }
+      x.detach().fill_(NAN);
       while (!optimizer->joined()) optimizer->step();
     }
     while (optimizer->steps() < last) optimizer->step();
@@ -349,9 +346,7 @@ TEST(Membership, SurvivorsThatPauseTakeInThoseThatAreStartedAgain) {
     std::atomic<int> gone = 0, back = 0;
     std::atomic<std::uint64_t> last = ~std::uint64_t{0};
     flock(4, [&](int i, World& world) {
-      world.make_transport = [&](const World& of, const std::string& channel) {
-        return network.make(of, channel);
-      };
+      world.make_transport = network.transports();
       world.partition = Partition::pause;
       world.timeouts.silent = 2s;
       world.log = lines.log(Level::info);

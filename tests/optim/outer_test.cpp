@@ -427,10 +427,7 @@ TEST(Outer, BeginsAgainWhereTheUserDoes) {
       optimizer.step();
     };
     for (int t = 0; t < 4; ++t) step(1.0 + i);
-    {
-      const c10::AutoGradMode no_gradient(false);
-      p.fill_(100);
-    }
+    p.detach().fill_(100);
     optimizer.begin_again();
     step(0), step(0);
     EXPECT_TRUE(is_all(p, 100)) << p[0];

@@ -27,9 +27,7 @@ class PartedWorkers {
     for (World& world : worlds_) {
       world.partition = partition;
       world.log = lines.log(Level::info);
-      world.make_transport = [this](const World& of, const std::string& channel) {
-        return network_.make(of, channel);
-      };
+      world.make_transport = network_.transports();
     }
   }
   // f(worker, world) on a thread for each.

@@ -17,7 +17,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -27,12 +26,14 @@
 #include <unistd.h>
 
 #include "starling/core/error.h"
+#include "starling/core/process.h"
 #include "starling/optim/cuda/cuda.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/transport/c10d/launcher.h"
 #include "starling/transport/tcp/address_book.h"
 #include "starling/transport/tcp/tcp.h"
+#include "tests/sockets.h"
 
 extern char** environ;
 
@@ -45,36 +46,11 @@ using std::chrono::milliseconds;
 
 int number(const char* name) { return std::atoi(std::getenv(name)); }
 
-sockaddr_in loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  return address;
-}
-
-int dial(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  const sockaddr_in address = loopback(port);
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    close(fd);
-    return -1;
-  }
-  return fd;
-}
-
 // A proxy before a worker's port. After the handshake it flips one random bit in every `every`
 // bytes, in both directions. It lives until the process ends.
 class BadWire {
  public:
   BadWire(int target, std::size_t every) : target_(target), every_(every) {
-    listener_ = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address = loopback(0);
-    socklen_t size = sizeof address;
-    bind(listener_, reinterpret_cast<const sockaddr*>(&address), size);
-    listen(listener_, 16);
-    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
     std::thread([this] {
       while (true) {
         const int inner = accept(listener_, nullptr, nullptr);
@@ -88,7 +64,7 @@ class BadWire {
       }
     }).detach();
   }
-  int port() const { return port_; }
+  int port() const { return port_of(listener_); }
   static inline std::atomic<bool> quiet = false;
 
  private:
@@ -116,7 +92,7 @@ class BadWire {
     shutdown(to, SHUT_RDWR);
     shutdown(from, SHUT_RDWR);
   }
-  int target_, listener_ = -1, port_ = 0;
+  const int target_, listener_ = listener();
   std::size_t every_;
 };
 
@@ -292,9 +268,7 @@ class Flock {
     std::vector<std::string> variables;
     for (char** e = environ; *e != nullptr; ++e) variables.emplace_back(*e);
     for (const auto& [name, value] : settings) variables.push_back(name + "=" + value);
-    std::vector<char*> pointers;
-    for (auto& v : variables) pointers.push_back(v.data());
-    pointers.push_back(nullptr);
+    const std::vector<char*> pointers = pointers_to(variables);  // before fork()
     Process p;
     p.pid = fork();
     if (p.pid == 0) {
@@ -328,12 +302,19 @@ std::size_t count(const std::string& text, const std::string& what) {
   return n;
 }
 
-TEST(Processes, WithoutFaultsEveryExchangeCommits) {
-  Flock flock({});
+// All three end well, and no exchange was lost.
+void expect_every_exchange_commits(Flock& flock) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(flock.wait(rank), 0) << flock.errors(rank);
     EXPECT_EQ(flock.last(rank, "step")[2], 0) << "aborted";
     EXPECT_EQ(flock.last(rank, "end")[0], 3);
+  }
+}
+
+TEST(Processes, WithoutFaultsEveryExchangeCommits) {
+  Flock flock({});
+  expect_every_exchange_commits(flock);
+  for (int rank = 0; rank < 3; ++rank) {
     EXPECT_GT(flock.last(rank, "end")[4], 0.8) << "of the bytes were read in place";
     EXPECT_EQ(flock.errors(rank), "");
   }
@@ -478,11 +459,7 @@ TEST(Processes, StrangersAtThePortDisturbNothing) {
       close(fd);  // the others stay and say nothing more
     }
   }
-  for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(flock.wait(rank), 0) << flock.errors(rank);
-    EXPECT_EQ(flock.last(rank, "step")[2], 0) << "aborted";
-    EXPECT_EQ(flock.last(rank, "end")[0], 3);
-  }
+  expect_every_exchange_commits(flock);
 }
 
 }  // namespace

@@ -80,8 +80,7 @@ ParametersAndWeights after_steps(const Quadratics& losses, const Options& option
       x.mutable_grad() = losses.gradient(i, x.detach());
       optimizer.step();
     }
-    EXPECT_EQ(optimizer.statistics().aborted, 0U);
-    nobody_leaves_yet(optimizer);
+    expect_undisturbed(optimizer);
     return std::pair(x.detach().to(at::kDouble), optimizer.weights(x).slice(0, 0, 1).clone());
   });
   std::vector<Tensor> x, v;

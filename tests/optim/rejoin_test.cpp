@@ -119,8 +119,7 @@ TEST_P(Rejoin, AWorkerWithNaNsOrValuesThatJumpBecomesWellAndHarmsNobody) {
         if (std::isnan(to)) {
           life.step(i, NAN);
         } else {
-          const c10::AutoGradMode no_gradient(false);
-          life.x.fill_(to);
+          life.x.detach().fill_(to);
         }
         for (int calm = 0; calm < kCalm;) {
           life.step(i);

@@ -4,6 +4,7 @@
 
 #include "tests/optim/checkpointed.h"
 #include "tests/optim/every_scheme.h"
+#include "tests/optim/lopsided.h"
 
 namespace starling {
 namespace {
@@ -162,6 +163,10 @@ TEST(Checkpoint, ModularCodesGoOn) {
                   3,
                   made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
   }
+  check_resume({.rule = AdamW{.lr = 0.01},  // in the middle of a cycle of two rounds
+                .options = {.scheme = "ceca-2p", .wire = Wire::int8},
+                .workers = 3,
+                .narrow = true});
 }
 
 // The masks continue where they were, not from the first round.
@@ -238,8 +243,14 @@ TEST(Checkpoint, LocalAndOuterStepsGoOn) {
   check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .scheme = "gasloc", .every = 4}, 3});
 }
 
-// A push is in flight, of the parameters of some steps before 15.
-TEST(Checkpoint, StalePushesGoOn) {
+// Weights that differ; and a push in flight, of the parameters of some steps before 15.
+TEST(Checkpoint, PushesGoOn) {
+  const Lopsided lopsided;
+  for (const std::int64_t staleness : {0, 1}) {
+    const Options options{.topology = lopsided.path(), .scheme = {"push-sum", {{"staleness", staleness}}}};
+    for (const bool narrow : {false, true})
+      check_resume({.rule = AdamW{.lr = 0.01}, .options = options, .workers = Lopsided::n, .narrow = narrow});
+  }
   for (const std::int64_t staleness : {2, 4}) {
     Options options{.topology = "n-peer-exponential-1", .scheme = {"push-sum", {{"staleness", staleness}}}};
     check_resume({SGD{.lr = 0.01, .momentum = 0.9}, options, 3});
@@ -403,10 +414,7 @@ TEST(Checkpoint, GossipsStatesKeepTheSum) {
       Optimizer optimizer({x}, SGD{.lr = 0.1}, options, world);
       gossip(x, optimizer, 20);
       for (int step = 1; step <= 5; ++step) {
-        {
-          const c10::AutoGradMode no_gradient(false);
-          x.add_((i + step) % 2 == 0 ? 1 : -1);  // so that averagings move something
-        }
+        x.detach().add_((i + step) % 2 == 0 ? 1 : -1);  // so that averagings move something
         gossip(x, optimizer, 2 + 3 * ((i + step) % n));
         EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = step}, 9));
       }

@@ -1,5 +1,4 @@
 // Rules as parameter-group options, their checks, and their numbers against torch's own optimizers.
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <set>

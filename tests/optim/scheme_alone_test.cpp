@@ -37,10 +37,7 @@ TEST_P(SchemeContract, AloneItIsTheLocalRule) {
       const Tensor p = parameter({300}, 1, type);
       Optimizer optimizer({p}, rule, options, World::alone());
       train({p}, optimizer, 0, 0, 10);
-      {
-        const c10::AutoGradMode no_gradient(false);
-        p.slice(0, 0, 50).fill_(2);
-      }
+      p.detach().slice(0, 0, 50).fill_(2);
       train({p}, optimizer, 0, 10, 20);
       EXPECT_EQ(optimizer.statistics().committed, 0U);
       const Consensus same(optimizer);  // moves what gossip has into the parameters

@@ -16,10 +16,7 @@ void SchemeContract::expect_the_mean_is_kept(at::ScalarType type) const {
     const Tensor p = parameter({50, 100}, 0, type), q = parameter({300}, 0, type);  // a matrix, a vector
     // Without momentum, which would carry on the way from the start to these values.
     Optimizer optimizer({p, q}, SGD{.lr = 0.1}, without_momentum(), world);
-    {
-      const c10::AutoGradMode no_gradient(false);
-      p.add_(1.0 + i), q.sub_(2.0 * i);
-    }
+    p.detach().add_(1.0 + i), q.detach().sub_(2.0 * i);
     const auto mean = [&] {
       const Consensus average(optimizer);
       return at::cat({p.detach().flatten().to(at::kFloat), q.detach().to(at::kFloat)}).clone();
@@ -88,26 +85,17 @@ TEST_P(SchemeContract, KeepsTheMeanWithEveryWire) {
 
 TEST_P(SchemeContract, ALostSwapKeepsTheSumOrCountsItsDrift) {
   if (!mixes()) GTEST_SKIP() << "no swaps";
-  const auto time = std::make_shared<VirtualTime>(kMany);
-  FragileNetwork network(kMany, time);
-  std::vector<World> worlds = World::threads(kMany);
-  const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
   std::uint64_t aborted = 0, drifts = 0;  // one worker at a time adds to them
   double drift = 0, most = 0;
-  virtual_workers(*time, kMany, [&](int rank) {
-    World& world = worlds[static_cast<std::size_t>(rank)];
-    world.make_transport = [&](const World& the, const std::string& channel) {
-      return network.make(the, channel);
-    };
-    world.make_collectives = collectives;
+  fragile_flock(kMany, [&](int rank, World& world, VirtualTime& time, FragileNetwork& network) {
     const Tensor x = parameter({40, 25});  // crosses a link in 4 ms
     Optimizer optimizer({x}, SGD{.lr = 1}, without_momentum(), world);
     x.mutable_grad() = at::full({40, 25}, static_cast<double>(rank * rank));
     optimizer.step();
     x.mutable_grad() = at::zeros_like(x.detach());
-    if (rank == 0) network.break_often(*time, 100);
+    if (rank == 0) network.break_often(time, 100);
     for (int t = 0; t < 240; ++t) {
-      time->sleep(10ms);
+      time.sleep(10ms);
       x.mutable_grad().zero_();  // a scheme may have written to it
       optimizer.step();
     }

@@ -423,8 +423,7 @@ void SchemeEquations::expect_the_equation(Loop loop, at::ScalarType type) const 
       EXPECT_TRUE(at::allclose(now, at::full_like(now, should), error, near_zero))
           << "worker " << i << ", parameter " << k << ": " << now[0].item<double>() << " " << should;
     }
-    EXPECT_EQ(optimizer.statistics().aborted, 0U);
-    nobody_leaves_yet(optimizer);
+    expect_undisturbed(optimizer);
   });
 }
 

@@ -29,10 +29,7 @@ TEST(Semantics, AnUnusedParameterIsMixedButNotUpdated) {
     };
     step();
     EXPECT_TRUE(at::equal(unused.detach(), at::ones({10})));  // no decay either
-    {
-      const c10::AutoGradMode no_gradient(false);
-      unused.fill_(i == 0 ? 4 : 2);  // the wire block of this step is already sent
-    }
+    unused.detach().fill_(i == 0 ? 4 : 2);                    // the wire block of this step is already sent
     step();
     EXPECT_TRUE(at::equal(unused.detach(), at::full({10}, i == 0 ? 4.0 : 2.0)));
     step();
@@ -183,14 +180,6 @@ TEST(Semantics, AnAverageWaitsForLateWorkers) {
 
 // --- memory ---
 
-TEST(Semantics, ASliceOfOtherMemoryIsRefused) {
-  const World world = World::alone();
-  EXPECT_EQ(
-      refusal<UsageError>([&] { Optimizer({at::zeros({4, 4}).slice(1, 0, 2)}, SGD{}, {}, world); }),
-      "parameter 0 of group 0 is a strided view of other memory: parameters must be float32, bfloat16 or "
-      "float16 on the CPU or a CUDA device and dense in memory (contiguous or channels_last)");
-}
-
 // As an encoder's and a decoder's, of which one was given the other's data.
 TEST(Semantics, ParametersThatShareMemoryAreRefused) {
   const World world = World::alone();
@@ -266,8 +255,7 @@ TEST(Semantics, AStepThatIsRefusedHasBegunNothing) {
         }
         optimizer.step();
       }
-      nobody_leaves_yet(optimizer);
-      EXPECT_EQ(optimizer.statistics().aborted, 0U);
+      expect_undisturbed(optimizer);
       return at::cat({large.detach(), small.detach()});
     });
   };

@@ -97,10 +97,7 @@ TEST_P(SentSizeOf, WorkersAgreeAsTheTableSays) {
     const auto at = static_cast<std::size_t>(i);
     const Tensor p = parameter({300});
     Optimizer optimizer({p}, SGD{.lr = 0.1}, with, world);
-    {
-      const c10::AutoGradMode no_gradient(false);
-      p.fill_(start[at]);
-    }
+    p.detach().fill_(start[at]);
     optimizer.restart(0);
     for (int step = 0; step < steps; ++step) {
       p.mutable_grad() = at::zeros_like(p);

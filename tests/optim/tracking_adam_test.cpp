@@ -69,8 +69,7 @@ Tensor amsgrad(const Bowls& losses, const Options& options, int n) {
       x.mutable_grad() = losses.gradient(i, x);
       optimizer.step();
     }
-    EXPECT_EQ(optimizer.statistics().aborted, 0U);
-    nobody_leaves_yet(optimizer);
+    expect_undisturbed(optimizer);
     return x.detach().to(at::kDouble);
   }));
 }
@@ -137,21 +136,14 @@ TEST(TrackingAdam, ALostExchangeKeepsTheSumOfTheSecondMoments) {
     SCOPED_TRACE(name_of(wire));
     Options options = amsgrad_over("ring");
     options.wire = wire;
-    const auto time = std::make_shared<VirtualTime>(kMany);
-    FragileNetwork network(kMany, time);
-    std::vector<World> worlds = World::threads(kMany);
     std::uint64_t lost = 0;
     double tracked = 0, own = 0, moved = 0;  // one worker at a time adds to them
-    virtual_workers(*time, kMany, [&](int rank) {
-      World& world = worlds[static_cast<std::size_t>(rank)];
-      world.make_transport = [&](const World& the, const std::string& channel) {
-        return network.make(the, channel);
-      };
+    fragile_flock(kMany, [&](int rank, World& world, VirtualTime& time, FragileNetwork& network) {
       const Tensor x = parameter({20, 25});  // crosses a link in 4 ms
       Optimizer optimizer({x}, SGD{.lr = 0.01}, options, world);
-      if (rank == 0) network.break_often(*time, 100);
+      if (rank == 0) network.break_often(time, 100);
       for (int t = 0; t < 240; ++t) {
-        time->sleep(10ms);
+        time.sleep(10ms);
         x.mutable_grad() = at::full({20, 25}, rank + std::sin(t));
         optimizer.step();
       }

@@ -1,6 +1,7 @@
 """Four processes as two nodes or two replicas of two: the hierarchy, and fully_shard() on a mesh of
 two dimensions."""
 
+import functools
 import gc
 import os
 import tempfile
@@ -28,13 +29,13 @@ def replica():
     return rank() // 2
 
 
-def learn(net, optimizer, steps, first=0, both=False):
+def learn(net, optimizer, steps, first=0, both=False, loss=error_of):
     """The two workers of a replica have batches of their own; `both`: one worker has both."""
     for t in range(first, first + steps):
         optimizer.zero_grad()
         seeds = [4 * t + 2 * replica(), 4 * t + 2 * replica() + 1]
         for seed in seeds if both else [seeds[rank() % 2]]:
-            (error_of(net(batch(seed)), batch(seed)) / (2 if both else 1)).backward()
+            (loss(net(batch(seed)), batch(seed)) / (2 if both else 1)).backward()
         optimizer.step()
 
 
@@ -116,13 +117,7 @@ def whole(parameters):
     return torch.cat([p.detach().full_tensor().double().flatten() for p in parameters])
 
 
-def odd_learn(net, optimizer, steps, first=0, both=False):
-    for t in range(first, first + steps):
-        optimizer.zero_grad()
-        seeds = [4 * t + 2 * replica(), 4 * t + 2 * replica() + 1]
-        for seed in seeds if both else [seeds[rank() % 2]]:
-            (net(batch(seed)).square().mean() / (2 if both else 1)).backward()
-        optimizer.step()
+odd_learn = functools.partial(learn, loss=lambda outputs, inputs: outputs.square().mean())
 
 
 def distance(one, other):

@@ -1,12 +1,12 @@
 // Schedules from files: both formats, and every mistake that a file can make.
 #include <filesystem>
-#include <random>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <unistd.h>
 
 #include "starling/topology/spectrum.h"
+#include "tests/changed_texts.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"
 #include "tests/topology/matrices.h"
@@ -299,15 +299,8 @@ TEST_F(Custom, ChangedFilesAreAcceptedOrRefusedInOneLine) {
       "rows = [[0.5,0,0.5,0], [0,0.5,0,0.5], [0.5,0,0.5,0], [0,0.5,0,0.5]]\n";
   const std::string json =
       "{\"workers\": 4, \"rounds\": [{\"edges\": [[0, 1, 0.5], [2, 3, \"1/2\"]], \"directed\": false}]}";
-  std::mt19937 random(7);
-  for (int i = 0; i < 500; ++i) {
-    std::string text = i % 2 ? toml : json;
-    for (int changes = 1 + static_cast<int>(random() % 4); changes > 0; --changes) {
-      text[random() % text.size()] = static_cast<char>(random());
-    }
-    const std::string message = error_of(text, 4, i % 2 ? "a.toml" : "a.json");
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-  }
+  expect_one_line_for_changed(toml, 250, [&](const auto& text) { return error_of(text, 4, "a.toml"); });
+  expect_one_line_for_changed(json, 250, [&](const auto& text) { return error_of(text, 4, "a.json"); });
 }
 
 }  // namespace

@@ -9,14 +9,8 @@
 namespace starling {
 namespace {
 
-std::vector<std::string> rounds_of_nodes(const std::string& name, int n, int L, int denominator = 1) {
-  std::vector<std::string> texts;
-  for (const Graph& round : make_schedule(name, n, L).rounds) texts.push_back(edges(round, denominator));
-  return texts;
-}
-
 TEST(Hierarchical, MeansInsideAndTheScheduleBetweenInTurn) {
-  EXPECT_THAT(rounds_of_nodes("hierarchical:base-2", 6, 2, 3),
+  EXPECT_THAT(rounds_of("hierarchical:base-2", 6, 3, 2),
               testing::ElementsAre("(0,1)(2,3)(4,5)", "(0,2)(1,3)", "(0,1)(2,3)(4,5)", "(0,4:2/3)(1,5:2/3)",
                                    "(0,1)(2,3)(4,5)", "(0,2)(1,3)"));
 }
@@ -49,7 +43,7 @@ TEST(Hierarchical, OneNodeOrOneWorkerANode) {
 
 TEST(InnerOuter, OneOfEachNodeIsOutsideAtATime) {
   // Two nodes of three: with base-2 the workers outside are a pair, and so are the two inside.
-  EXPECT_THAT(rounds_of_nodes("inner-outer:base-2", 6, 3),
+  EXPECT_THAT(rounds_of("inner-outer:base-2", 6, 1, 3),
               testing::ElementsAre("(0,3)(1,2)(4,5)", "(0,2)(1,4)(3,5)", "(0,1)(2,5)(3,4)"));
   for (const auto& [m, L] : std::vector<std::pair<int, int>>{{2, 4}, {5, 3}, {4, 5}, {3, 8}}) {
     const Schedule schedule = make_schedule("inner-outer:base-2", m * L, L);

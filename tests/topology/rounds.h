@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -31,6 +32,14 @@ inline std::string edges(const Graph& graph, int denominator = 1) {
     }
   }
   return text;
+}
+
+inline std::vector<std::string> rounds_of(const std::string& name, int n, int denominator = 1,
+                                          int workers_per_node = 1) {
+  std::vector<std::string> texts;
+  for (const Graph& round : make_schedule(name, n, workers_per_node).rounds)
+    texts.push_back(edges(round, denominator));
+  return texts;
 }
 
 // The schedule, if the family exists for so many workers.

@@ -15,12 +15,6 @@ namespace {
 
 using testing::ElementsAre;
 
-std::vector<std::string> rounds_of(const std::string& name, int n, int denominator = 1) {
-  std::vector<std::string> texts;
-  for (const Graph& round : make_schedule(name, n).rounds) texts.push_back(edges(round, denominator));
-  return texts;
-}
-
 std::string error_of(const std::string& name, int n, int workers_per_node = 1) {
   return refusal<UsageError>([&] { make_schedule(name, n, workers_per_node); });
 }

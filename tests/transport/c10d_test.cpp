@@ -461,7 +461,8 @@ TEST(WorldFromEnvironment, ATakenPortIsAnErrorThatSaysSo) {
 }
 
 TEST(WorldFromEnvironment, TheTokenFileMustBeTheOwnersAlone) {
-  const std::string path = testing::TempDir() + "/starling_token_" + std::to_string(getpid());
+  const Folder folder;
+  const std::string path = folder / "token";
   std::ofstream(path) << "a secret of 20 bytes\n";
   const HostedStore hosted = launchers_store();
   auto variables = torchruns(0, 1, hosted.port, true);
@@ -478,7 +479,6 @@ TEST(WorldFromEnvironment, TheTokenFileMustBeTheOwnersAlone) {
               AllOf(HasSubstr("the token of STARLING_TOKEN_FILE has 6 bytes"), HasSubstr("at least 16")));
   std::ofstream(path) << "\n";
   EXPECT_THAT(refusal([] { World::from_environment(); }), HasSubstr("is empty"));
-  unlink(path.c_str());
   setenv("STARLING_TOKEN_FILE", "/dev/null", 1);
   EXPECT_THAT(refusal([] { World::from_environment(); }), HasSubstr("not a regular file"));
 }

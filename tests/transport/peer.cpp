@@ -15,11 +15,12 @@
 
 #include "starling/transport/mapped/mapped.h"
 #include "starling/transport/tcp/tcp.h"
+#include "tests/exchange/deaf.h"
 
 namespace starling {
 namespace {
 
-class Greeter final : public TransportHandler {
+class Greeter final : public Deaf {
  public:
   Transport* transport = nullptr;
   std::size_t bytes = 0;
@@ -41,10 +42,6 @@ class Greeter final : public TransportHandler {
     return true;
   }
   std::vector<Payload> kept;
-  void disconnected(int, const std::string&) override {}
-  void lost(int, const std::string&) override {}
-  std::span<std::byte> place(int, const Frame&) override { return {}; }
-  void received(int, const Frame&, std::span<const std::byte>, bool) override {}
 };
 
 int run(int argc, char** argv) {

@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "starling/core/descriptor.h"
+#include "starling/core/process.h"
 
 namespace starling {
 
@@ -32,10 +32,8 @@ class PeerProcess {
     const std::string program =
         std::filesystem::read_symlink("/proc/self/exe").replace_filename("transport_peer");
     arguments.insert(arguments.begin(), program);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    EXPECT_EQ(posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv.data(), environ), 0);
+    EXPECT_EQ(posix_spawn(&pid_, program.c_str(), &actions, nullptr, pointers_to(arguments).data(), environ),
+              0);
     posix_spawn_file_actions_destroy(&actions);
   }
   PeerProcess(const PeerProcess&) = delete;

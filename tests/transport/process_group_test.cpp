@@ -5,7 +5,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -28,6 +27,8 @@
 #include "starling/world/store.h"
 #include "starling/world/token.h"
 #include "starling/world/world.h"
+#include "tests/folder.h"
+#include "tests/log_lines.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -104,13 +105,10 @@ TEST(FromProcessGroup, TrainsOverTheGroupItself) {
     const at::Tensor over_own_edges = train(World::from_process_group(*group));
     const Environment over_the_group(transport("c10d"));
     World world = World::from_process_group(*group);
-    std::mutex mutex;
-    std::string said;
-    world.log = [&](Level, const std::string& line) {
-      const std::lock_guard lock(mutex);
-      said += line + "; ";
-    };
+    LogLines lines;
+    world.log = lines.log(Level::debug);
     if (!at::equal(train(world), over_own_edges)) return "other parameters";
+    const std::string said = lines.text();
     if (said.find("go by the process group (gloo)") == std::string::npos) return "not by the group: " + said;
     return said.find("fails") == std::string::npos ? "equal" : said;
   });
@@ -123,12 +121,8 @@ TEST(FromProcessGroup, AWorkerKilledOverTheGroupItselfIsLostAndNamed) {
     const Environment over_the_group(transport("c10d"));
     const auto group = gloo_group(rank, kWorkers, port);
     World world = World::from_process_group(*group);
-    std::mutex mutex;
-    std::string said;
-    world.log = [&](Level level, const std::string& line) {
-      const std::lock_guard lock(mutex);
-      if (level != Level::info) said += line + "; ";
-    };
+    LogLines said;
+    world.log = said.log();
     const at::Tensor x = at::ones({3'000'000}).set_requires_grad(true);
     Optimizer optimizer(std::vector<at::Tensor>{x}, SGD{.lr = 0.1}, {.topology = "complete"}, world);
     for (int t = 0; t < 30; ++t) {
@@ -138,9 +132,8 @@ TEST(FromProcessGroup, AWorkerKilledOverTheGroupItselfIsLostAndNamed) {
     }
     Consensus average(optimizer);
     const double spread = (x.detach().max() - x.detach().min()).item<double>();
-    const std::lock_guard lock(mutex);
-    if (average.workers() != 2 || !(spread < 1e-5)) return "averaged over others: " + said;
-    return said;
+    if (average.workers() != 2 || !(spread < 1e-5)) return "averaged over others: " + said.text();
+    return said.text();
   });
   EXPECT_EQ(three.answer(1), "signal 9");
   for (const int rank : {0, 2})
@@ -198,13 +191,12 @@ TEST(FromProcessGroup, OnOneHostUsesLoopbackAndASecretOfItsOwn) {
 
 // Whoever can write to the store may name another file, whose content he knows.
 TEST(FromProcessGroup, ATokenFileThatRankZeroHasNotMadeIsRefused) {
-  std::string folder = testing::TempDir() + "starling-XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const Folder folder;
   const auto written = [&](const std::string& text, mode_t of_folder) {
-    const std::string file = folder + "/token";
+    const std::string file = folder / "token";
     std::ofstream(file) << text;
     chmod(file.c_str(), 0600);
-    chmod(folder.c_str(), of_folder);
+    chmod(folder.path.c_str(), of_folder);
     return file;
   };
   const std::string made = random_token();
@@ -219,7 +211,6 @@ TEST(FromProcessGroup, ATokenFileThatRankZeroHasNotMadeIsRefused) {
   EXPECT_THAT(refused(written("00000000", 0700)), HasSubstr(no_token));
   EXPECT_THAT(refused(written(std::string(64, 'x'), 0700)), HasSubstr(no_token));
   EXPECT_THAT(refused("/proc/self/personality"), HasSubstr(no_token));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(FromProcessGroup, WorldsOfOneGroupShareNothing) {

@@ -3,26 +3,19 @@
 #pragma once
 
 #include <atomic>
-#include <cstring>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "starling/core/little_endian.h"
 #include "starling/transport/tcp/address_book.h"
 #include "starling/transport/tcp/proof.h"
 #include "starling/transport/tcp/seal.h"
 #include "starling/transport/tcp/tcp.h"
+#include "tests/sockets.h"
 
 namespace starling {
 
@@ -37,15 +30,9 @@ class Relay {
   Relay(const World& world, const std::string& channel) {
     const std::string key = tcp_address_key(channel, 0);
     const std::string real = world.store->get(key, std::chrono::milliseconds(1000));
-    port_ = static_cast<std::uint16_t>(std::stoi(real.substr(real.find(':') + 1)));
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in at = loopback(0);
-    socklen_t length = sizeof at;
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
-    EXPECT_EQ(listen(listener_, 16), 0);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &length), 0);
+    port_ = std::stoi(real.substr(real.find(':') + 1));
     world.store->set(key, tcp::signed_address({0, world.size, channel, world.token}, 0,
-                                              fmt::format("127.0.0.1:{}", ntohs(at.sin_port))));
+                                              fmt::format("127.0.0.1:{}", port_of(listener_))));
     accepting_ = std::thread([this] { accept_all(); });
   }
   ~Relay() {
@@ -64,23 +51,14 @@ class Relay {
  private:
   static constexpr std::size_t kHead = Frame::kBytes + tcp::Seal::kTag;
 
-  static sockaddr_in loopback(std::uint16_t port) {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    at.sin_port = htons(port);
-    return at;
-  }
-
   void accept_all() {
     for (int dialer; (dialer = ::accept(listener_, nullptr, nullptr)) >= 0;) {
-      const int acceptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      const sockaddr_in to = loopback(port_);
-      sockets_.insert(sockets_.end(), {dialer, acceptor});
-      if (::connect(acceptor, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
-        ::shutdown(dialer, SHUT_RDWR);
+      const int acceptor = dial(port_);
+      if (acceptor < 0) {
+        close(dialer);
         continue;
       }
+      sockets_.insert(sockets_.end(), {dialer, acceptor});
       const auto pump = [this](int from, int to, std::vector<std::size_t> handshake, Towards towards) {
         forward(from, to, handshake, attacks_[static_cast<int>(towards)]);
         ::shutdown(from, SHUT_RDWR);
@@ -142,8 +120,8 @@ class Relay {
     put(all, 60, crc32c(all.first(60)));
   }
 
-  std::uint16_t port_ = 0;
-  int listener_ = -1;
+  int port_ = 0;
+  const int listener_ = listener();
   std::atomic<Attack> attacks_[2] = {Attack::none, Attack::none};
   std::vector<int> sockets_;  // both until its thread has ended
   std::vector<std::thread> pumps_;

@@ -36,6 +36,11 @@ using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::HasSubstr;
 
+// Uses the store until it is not lost.
+testing::AssertionResult is_back(const std::function<void()>& use) {
+  return eventually([&] { return refusal<StoreLost>(use) == "accepted"; });
+}
+
 TEST(C10dStore, WaitsForAKeyAndNamesTheOneThatDoesNotCome) {
   const World world = World::alone();
   std::thread other([&] {
@@ -95,14 +100,7 @@ TEST(C10dStore, AServerThatIsGoneIsFoundAgainWhenItIsBack) {
             "store: cannot set the key 'key': nobody listens at 127.0.0.1 port " + std::to_string(port));
   EXPECT_EQ(world.fate(0), "");
   hosted = host_store("127.0.0.1", port, 60s);
-  EXPECT_TRUE(eventually([&] {
-    try {
-      world.store->set("key", "value");
-      return true;
-    } catch (const StoreLost&) {
-      return false;
-    }
-  }));
+  EXPECT_TRUE(is_back([&] { world.store->set("key", "value"); }));
   EXPECT_EQ(world.store->get("key", 0ms), "value");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
@@ -137,13 +135,7 @@ TEST(C10dStore, AHostThatDoesNotAnswerIsAnErrorInTime) {
   EXPECT_EQ(refusal([&] { waits->get("key", 1h, [] { return true; }); }),
             "store: interrupted, could not get the key 'key'");
   kill(host, SIGCONT);
-  EXPECT_TRUE(eventually([&] {
-    try {
-      return reads->look("key").has_value();
-    } catch (const StoreLost&) {
-      return false;
-    }
-  }));
+  EXPECT_TRUE(is_back([&] { EXPECT_EQ(reads->look("key"), "value"); }));
   kill(host, SIGKILL);
   waitpid(host, nullptr, 0);
 }
@@ -177,13 +169,7 @@ TEST(C10dStore, WithoutADescriptorItIsLostForAWhile) {
   const std::string refused = refusal([&] { store.look("key"); });
   setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_EQ(refused, "store: cannot get the key 'key': cannot open a socket: Too many open files");
-  EXPECT_TRUE(eventually([&] {
-    try {
-      return store.look("key") == "value";
-    } catch (const StoreLost&) {
-      return false;
-    }
-  }));
+  EXPECT_TRUE(is_back([&] { EXPECT_EQ(store.look("key"), "value"); }));
 }
 
 TEST(C10dStore, ServesLoopbackOnlyAndEnds) {

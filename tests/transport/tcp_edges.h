@@ -5,12 +5,7 @@
 #include <optional>
 #include <string>
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "fabric.h"
 #include "recorder.h"
@@ -18,20 +13,16 @@
 #include "starling/transport/tcp/address_book.h"
 #include "starling/transport/tcp/proof.h"
 #include "starling/transport/tcp/tcp.h"
+#include "tests/sockets.h"
 
 namespace starling {
 
 // A raw socket with which a test plays any role.
 class Stranger {
  public:
-  explicit Stranger(const std::string& address) {
-    const std::size_t colon = address.rfind(':');
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(colon + 1))));
-    EXPECT_EQ(inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr), 1);
-    fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0) << address;
+  explicit Stranger(const std::string& address)
+      : fd_(dial(std::stoi(address.substr(address.rfind(':') + 1)))) {
+    EXPECT_GE(fd_, 0) << address;
   }
   Stranger(Stranger&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Stranger(const Stranger&) = delete;
@@ -69,7 +60,7 @@ class Stranger {
   }
 
  private:
-  int fd_ = -1;
+  int fd_;
 };
 
 // A base of its own: the threads of the ends write to the log.
@@ -127,18 +118,11 @@ class TcpEdges : public ::testing::Test, protected TcpWorld, protected Ends {
   }
   // A socket that listens at the address of this worker.
   int listen_as(int rank) {
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in any{};
-    any.sin_family = AF_INET;
-    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof any;
-    EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
-    EXPECT_EQ(listen(listener, 64), 0);
-    EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&any), &length), 0);
-    const std::string address = fmt::format("127.0.0.1:{}", ntohs(any.sin_port));
+    const int fd = listener();
     world.store->set(tcp_address_key("test", rank),
-                     tcp::signed_address({rank, world.size, "test", world.token}, rank, address));
-    return listener;
+                     tcp::signed_address({rank, world.size, "test", world.token}, rank,
+                                         fmt::format("127.0.0.1:{}", port_of(fd))));
+    return fd;
   }
 
   // The edge between 0 and 1 works without interruption, and worker 2 was never considered

@@ -16,34 +16,36 @@ namespace starling::kernels::cuda {
 // The driver's C interface, as cuda.h of CUDA 12 and 13 declares it: CUresult and CUdevice are
 // ints, CUdeviceptr is 64 bits wide, the others are pointers. Members have the names of the
 // library's exports.
-struct DriverFunctions {
-  int gpu = 0;  // torch's number of the one that is worked on
+struct DriverFunctions : LoadedLibrary {
+  DriverFunctions(void* library, const std::string& whose, int number)
+      : LoadedLibrary(library, whose), gpu(number) {}
+  const int gpu;  // torch's number of the one that is worked on
   using Size = std::size_t;
   using Address = unsigned long long;
-  int (*cuInit)(unsigned);
-  int (*cuGetErrorString)(int, const char**);
-  int (*cuDeviceGet)(int*, int);
-  int (*cuDeviceGetAttribute)(int*, int, int);
-  int (*cuDevicePrimaryCtxRetain)(void**, int);
-  int (*cuDevicePrimaryCtxRelease_v2)(int);
-  int (*cuCtxPushCurrent_v2)(void*);
-  int (*cuCtxPopCurrent_v2)(void**);
-  int (*cuModuleLoadData)(void**, const void*);
-  int (*cuModuleUnload)(void*);
-  int (*cuModuleGetFunction)(void**, void*, const char*);
+  int (*cuInit)(unsigned) = find("cuInit");
+  int (*cuGetErrorString)(int, const char**) = find("cuGetErrorString");
+  int (*cuDeviceGet)(int*, int) = find("cuDeviceGet");
+  int (*cuDeviceGetAttribute)(int*, int, int) = find("cuDeviceGetAttribute");
+  int (*cuDevicePrimaryCtxRetain)(void**, int) = find("cuDevicePrimaryCtxRetain");
+  int (*cuDevicePrimaryCtxRelease_v2)(int) = find("cuDevicePrimaryCtxRelease_v2");
+  int (*cuCtxPushCurrent_v2)(void*) = find("cuCtxPushCurrent_v2");
+  int (*cuCtxPopCurrent_v2)(void**) = find("cuCtxPopCurrent_v2");
+  int (*cuModuleLoadData)(void**, const void*) = find("cuModuleLoadData");
+  int (*cuModuleUnload)(void*) = find("cuModuleUnload");
+  int (*cuModuleGetFunction)(void**, void*, const char*) = find("cuModuleGetFunction");
   int (*cuLaunchKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
-                        void**, void**);
-  int (*cuMemcpyHtoDAsync_v2)(Address, const void*, Size, void*);
-  int (*cuMemcpyDtoHAsync_v2)(void*, Address, Size, void*);
-  int (*cuStreamCreate)(void**, unsigned);
-  int (*cuStreamDestroy_v2)(void*);
-  int (*cuStreamSynchronize)(void*);
-  int (*cuStreamWaitEvent)(void*, void*, unsigned);
-  int (*cuEventCreate)(void**, unsigned);
-  int (*cuEventDestroy_v2)(void*);
-  int (*cuEventRecord)(void*, void*);
-  int (*cuEventSynchronize)(void*);
-  int (*cuThreadExchangeStreamCaptureMode)(int*);
+                        void**, void**) = find("cuLaunchKernel");
+  int (*cuMemcpyHtoDAsync_v2)(Address, const void*, Size, void*) = find("cuMemcpyHtoDAsync_v2");
+  int (*cuMemcpyDtoHAsync_v2)(void*, Address, Size, void*) = find("cuMemcpyDtoHAsync_v2");
+  int (*cuStreamCreate)(void**, unsigned) = find("cuStreamCreate");
+  int (*cuStreamDestroy_v2)(void*) = find("cuStreamDestroy_v2");
+  int (*cuStreamSynchronize)(void*) = find("cuStreamSynchronize");
+  int (*cuStreamWaitEvent)(void*, void*, unsigned) = find("cuStreamWaitEvent");
+  int (*cuEventCreate)(void**, unsigned) = find("cuEventCreate");
+  int (*cuEventDestroy_v2)(void*) = find("cuEventDestroy_v2");
+  int (*cuEventRecord)(void*, void*) = find("cuEventRecord");
+  int (*cuEventSynchronize)(void*) = find("cuEventSynchronize");
+  int (*cuThreadExchangeStreamCaptureMode)(int*) = find("cuThreadExchangeStreamCaptureMode");
 
   void must(int result, std::string_view what) const {
     if (result == 0) return;
@@ -71,35 +73,8 @@ constexpr int kOldest = 80;  // architecture; warps of older ones have no reduct
 std::unique_ptr<const DriverFunctions> load_driver(const std::string& file, int gpu) {
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw Error(fmt::format("CUDA's driver cannot be loaded: {}", loader_trouble()));
-  auto functions = std::make_unique<DriverFunctions>();
-  functions->gpu = gpu;
-  const std::string whose = fmt::format("{} is not a driver of CUDA 12 or 13", file);
-#define STARLING_FIND(name) find_function(library, #name, functions->name, whose)
-  STARLING_FIND(cuInit);
-  STARLING_FIND(cuGetErrorString);
-  STARLING_FIND(cuDeviceGet);
-  STARLING_FIND(cuDeviceGetAttribute);
-  STARLING_FIND(cuDevicePrimaryCtxRetain);
-  STARLING_FIND(cuDevicePrimaryCtxRelease_v2);
-  STARLING_FIND(cuCtxPushCurrent_v2);
-  STARLING_FIND(cuCtxPopCurrent_v2);
-  STARLING_FIND(cuModuleLoadData);
-  STARLING_FIND(cuModuleUnload);
-  STARLING_FIND(cuModuleGetFunction);
-  STARLING_FIND(cuLaunchKernel);
-  STARLING_FIND(cuMemcpyHtoDAsync_v2);
-  STARLING_FIND(cuMemcpyDtoHAsync_v2);
-  STARLING_FIND(cuStreamCreate);
-  STARLING_FIND(cuStreamDestroy_v2);
-  STARLING_FIND(cuStreamSynchronize);
-  STARLING_FIND(cuStreamWaitEvent);
-  STARLING_FIND(cuEventCreate);
-  STARLING_FIND(cuEventDestroy_v2);
-  STARLING_FIND(cuEventRecord);
-  STARLING_FIND(cuEventSynchronize);
-  STARLING_FIND(cuThreadExchangeStreamCaptureMode);
-#undef STARLING_FIND
-  return functions;
+  return std::make_unique<DriverFunctions>(library, fmt::format("{} is not a driver of CUDA 12 or 13", file),
+                                           gpu);
 }
 
 Address address_of(const void* pointer) {

@@ -18,20 +18,22 @@ namespace starling::kernels::cuda {
 
 // NVRTC's C interface, as nvrtc.h of CUDA 12 and 13 declares it: nvrtcResult is an int,
 // nvrtcProgram a pointer.
-struct NvrtcFunctions {
-  const char* (*nvrtcGetErrorString)(int);
-  int (*nvrtcVersion)(int*, int*);
-  int (*nvrtcGetNumSupportedArchs)(int*);
-  int (*nvrtcGetSupportedArchs)(int*);
-  int (*nvrtcCreateProgram)(void**, const char*, const char*, int, const char* const*, const char* const*);
-  int (*nvrtcDestroyProgram)(void**);
-  int (*nvrtcCompileProgram)(void*, int, const char* const*);
-  int (*nvrtcGetProgramLogSize)(void*, std::size_t*);
-  int (*nvrtcGetProgramLog)(void*, char*);
-  int (*nvrtcGetCUBINSize)(void*, std::size_t*);
-  int (*nvrtcGetCUBIN)(void*, char*);
-  int (*nvrtcGetPTXSize)(void*, std::size_t*);
-  int (*nvrtcGetPTX)(void*, char*);
+struct NvrtcFunctions : LoadedLibrary {
+  using LoadedLibrary::LoadedLibrary;
+  const char* (*nvrtcGetErrorString)(int) = find("nvrtcGetErrorString");
+  int (*nvrtcVersion)(int*, int*) = find("nvrtcVersion");
+  int (*nvrtcGetNumSupportedArchs)(int*) = find("nvrtcGetNumSupportedArchs");
+  int (*nvrtcGetSupportedArchs)(int*) = find("nvrtcGetSupportedArchs");
+  int (*nvrtcCreateProgram)(void**, const char*, const char*, int, const char* const*,
+                            const char* const*) = find("nvrtcCreateProgram");
+  int (*nvrtcDestroyProgram)(void**) = find("nvrtcDestroyProgram");
+  int (*nvrtcCompileProgram)(void*, int, const char* const*) = find("nvrtcCompileProgram");
+  int (*nvrtcGetProgramLogSize)(void*, std::size_t*) = find("nvrtcGetProgramLogSize");
+  int (*nvrtcGetProgramLog)(void*, char*) = find("nvrtcGetProgramLog");
+  int (*nvrtcGetCUBINSize)(void*, std::size_t*) = find("nvrtcGetCUBINSize");
+  int (*nvrtcGetCUBIN)(void*, char*) = find("nvrtcGetCUBIN");
+  int (*nvrtcGetPTXSize)(void*, std::size_t*) = find("nvrtcGetPTXSize");
+  int (*nvrtcGetPTX)(void*, char*) = find("nvrtcGetPTX");
 
   void must(int result, const char* what) const {
     if (result != 0) throw Error(fmt::format("NVRTC: {}: {}", what, nvrtcGetErrorString(result)));
@@ -46,24 +48,7 @@ constexpr const char* kVariable = "STARLING_NVRTC";
 
 // All functions of a loaded library.
 std::unique_ptr<NvrtcFunctions> functions_of(void* library, const std::string& file) {
-  auto functions = std::make_unique<NvrtcFunctions>();
-  const std::string whose = fmt::format("{} is not an NVRTC of CUDA 12 or 13", file);
-#define STARLING_FIND(name) find_function(library, #name, functions->name, whose)
-  STARLING_FIND(nvrtcGetErrorString);
-  STARLING_FIND(nvrtcVersion);
-  STARLING_FIND(nvrtcGetNumSupportedArchs);
-  STARLING_FIND(nvrtcGetSupportedArchs);
-  STARLING_FIND(nvrtcCreateProgram);
-  STARLING_FIND(nvrtcDestroyProgram);
-  STARLING_FIND(nvrtcCompileProgram);
-  STARLING_FIND(nvrtcGetProgramLogSize);
-  STARLING_FIND(nvrtcGetProgramLog);
-  STARLING_FIND(nvrtcGetCUBINSize);
-  STARLING_FIND(nvrtcGetCUBIN);
-  STARLING_FIND(nvrtcGetPTXSize);
-  STARLING_FIND(nvrtcGetPTX);
-#undef STARLING_FIND
-  return functions;
+  return std::make_unique<NvrtcFunctions>(library, fmt::format("{} is not an NVRTC of CUDA 12 or 13", file));
 }
 
 std::unique_ptr<NvrtcFunctions> load(const std::string& file, std::string_view named_by) {

@@ -12,7 +12,6 @@
 #include <limits>
 #include <random>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include <gmock/gmock.h>
