@@ -376,5 +376,32 @@ TEST(AddressBook, AStoreThatIsGoneIsAskedOnce) {
                         "gone: until it is back, workers that restart at another address are not found"));
 }
 
+// Most places of a run may be empty.
+TEST(AddressBook, ManyThatAreMissingDelayTheOthersNoMoreThanOne) {
+  struct Empty final : Store {
+    void set(const std::string&, const std::string&) override {}
+    std::optional<std::string> look(const std::string&) override { return std::nullopt; }
+    std::string get(const std::string&, milliseconds deadline, const Interrupted&) override {
+      longest = std::max(longest.load(), deadline);
+      ++asked;
+      throw Error("nobody has set it");
+    }
+    std::atomic<milliseconds> longest = milliseconds(0);
+    std::atomic<int> asked = 0;
+  };
+  const auto store = std::make_shared<Empty>();
+  World world;
+  world.size = 101;
+  world.store = store;
+  {
+    tcp::AddressBook book(
+        world, "0", [](int, const tcp::Tcp::endpoint&) { ADD_FAILURE(); },
+        [](int, const std::string&) { ADD_FAILURE(); }, [](int) { ADD_FAILURE(); });
+    book.start();
+    ASSERT_TRUE(eventually([&] { return store->asked >= 100; }));
+  }
+  EXPECT_LE(100 * store->longest.load(), milliseconds(100));
+}
+
 }  // namespace
 }  // namespace starling

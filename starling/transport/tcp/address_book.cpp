@@ -19,8 +19,9 @@
 namespace starling::tcp {
 namespace {
 
-// The longest time that one query may delay the next one, and other users of the store.
-constexpr auto kQuestion = std::chrono::milliseconds(100);
+// The longest time that the queries of one round, of all who are missing, wait for them together.
+// Many places of a run may be empty, and nobody shall be found later for that.
+constexpr auto kRound = std::chrono::milliseconds(100);
 constexpr auto kLongestPause = std::chrono::milliseconds(1000);
 constexpr auto kLongestStop = std::chrono::milliseconds(1000);
 
@@ -53,7 +54,8 @@ SaidAddress read_address(const Identity& identity, int rank, const std::string& 
 // The state of the thread. It may outlive the book.
 struct AddressBook::Search {
   void run();
-  bool look_up(int peer);  // false: it is not there yet. Throws StoreLost
+  // False: it is not there yet. Throws StoreLost.
+  bool look_up(int peer, std::chrono::milliseconds patience);
 
   const Identity identity;
   const std::shared_ptr<Store> store;
@@ -122,14 +124,15 @@ void AddressBook::Search::run() {
   std::unique_lock lock(mutex);
   while (!stopping) {
     bool any = false, lost = false;
-    for (const int peer : std::vector<int>(missing.begin(), missing.end())) {
+    const std::vector<int> all(missing.begin(), missing.end());
+    for (const int peer : all) {
       if (stopping || lost) break;
       missing.erase(peer);
       lock.unlock();
       bool there = false;
       std::string reason;
       try {
-        there = look_up(peer);
+        there = look_up(peer, kRound / std::ssize(all));
       } catch (const StoreLost& failure) {
         reason = failure.what();
       }
@@ -155,9 +158,9 @@ void AddressBook::Search::run() {
   changed.notify_all();
 }
 
-bool AddressBook::Search::look_up(int peer) {
+bool AddressBook::Search::look_up(int peer, std::chrono::milliseconds patience) {
   try {
-    const std::string said = store->get(tcp_address_key(identity.channel, peer), kQuestion);
+    const std::string said = store->get(tcp_address_key(identity.channel, peer), patience);
     const auto [is_signed, address] = read_address(identity, peer, said);
     const std::lock_guard lock(mutex);  // after stop() nobody is told anything
     if (!is_signed) {
