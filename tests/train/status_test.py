@@ -149,6 +149,10 @@ class Status(Run):
                 raw.sendall(request)
                 with contextlib.suppress(ConnectionResetError):
                     self.assertTrue(raw.recv(1000).startswith(code))
+        with contextlib.ExitStack() as all:  # the oldest of them end
+            silent = [all.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(100)]
+            self.assertEqual(self.ask(port, "/status.json")[0].status, 200)
+            self.assertEqual(silent[0].recv(1), b"")
         done = command("status", self.out, "--serve", port, code=1)
         self.assertEqual(done.stderr, f"starling: 127.0.0.1:{port}: cannot be listened at: Address already in use\n")
 
