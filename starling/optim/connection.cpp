@@ -325,18 +325,25 @@ bool Optimizer::keep_membership() {
   // Newcomers wait until this worker knows that its parameters are sound.
   std::map<int, std::int64_t> wanted;
   if (counts(/*waits=*/true)) wanted = membership.wanted([&](int seat) { return e.exchange->hears(seat); });
-  for (const auto& [seat, life] : wanted) {
+  if (!wanted.empty()) {
     OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
     const std::vector<at::Tensor> beside = e.beside_state();
     for (std::size_t i = 0; i < beside.size(); ++i) all.tensors.emplace(beside_key(i), beside[i]);
     failpoint("join");
-    try {
-      auto file = std::make_unique<MemoryFile>();
-      const Digest written = save_tensors(file->open(), all.tensors, all.metadata);
-      membership.donate(seat, life, std::move(file), written.crc32c);
-    } catch (const Error& failure) {  // of memory, descriptors or the store: this worker trains on
-      e.world.log(Level::warning,
-                  fmt::format("worker {} cannot have this worker's state: {}", seat, failure.what()));
+    std::shared_ptr<MemoryFile> copy;  // one for all that want it now
+    Digest written;
+    for (const auto& [seat, life] : wanted) {
+      try {
+        if (!copy) {
+          const auto file = std::make_shared<MemoryFile>();
+          written = save_tensors(file->open(), all.tensors, all.metadata);
+          copy = file;
+        }
+        membership.donate(seat, life, copy, written.crc32c);
+      } catch (const Error& failure) {  // of memory, descriptors or the store: this worker trains on
+        e.world.log(Level::warning,
+                    fmt::format("worker {} cannot have this worker's state: {}", seat, failure.what()));
+      }
     }
     e.scheme->resume();
   }

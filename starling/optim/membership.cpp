@@ -146,9 +146,7 @@ bool Membership::has_members() const {
   const auto epoch = door_.epoch();
   return !epoch || std::ranges::any_of(epoch->lives, [&](const auto& member) {
     const auto& [seat, life] = member;
-    if (seat == world_.rank || !world_.fate(seat).empty()) return false;
-    const auto knock = door_.knock_of(seat);  // of a later process in this seat?
-    return !knock || knock->life == life;
+    return seat != world_.rank && world_.fate(seat).empty() && !door_.is_followed(seat, life);
   });
 }
 
@@ -203,10 +201,12 @@ void Membership::look() {
     if (knock) knocks_[seat] = knock->life;
     if (!knock || knock->donor != world_.rank) continue;
     if (seen_.contains(knock->life)) continue;
-    const bool fits = knock->terms == terms_;
-    door_.answer(knock->life, fits ? "" : "its options or its parameters differ from the members'");
+    // An earlier process of this rank has answered: that newcomer has come, or asks another one.
+    const bool is_old = door_.answer_to(knock->life).has_value(), fits = knock->terms == terms_;
+    if (!is_old)
+      door_.answer(knock->life, fits ? "" : "its options or its parameters differ from the members'");
     seen_.insert(knock->life);
-    if (!fits) continue;
+    if (is_old || !fits) continue;
     coming_[seat] = {knock->life, Clock::now()};
     const std::lock_guard lock(mutex_);
     wanted_[seat] = coming_[seat];
@@ -281,7 +281,7 @@ std::map<int, std::int64_t> Membership::ready() {
   return ready;
 }
 
-void Membership::donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state, std::uint32_t hash) {
+void Membership::donate(int seat, std::int64_t life, std::shared_ptr<MemoryFile> state, std::uint32_t hash) {
   donations_[life] = std::make_unique<Donation>(world_, channel_of(world_.rank, seat, life), seat,
                                                 std::move(state), hash, [this] { news_ = true; });
   world_.log(Level::info, fmt::format("worker {} comes: it gets this worker's state", seat));
@@ -324,8 +324,8 @@ World Membership::hasty_world(const Epoch& epoch) const {
     if (std::string end = fate(seat); !end.empty()) return end;
     const auto member = lives.find(seat);
     try {
-      const auto knock = door.knock_of(seat);
-      return knock && member != lives.end() && knock->life != member->second ? "was started again" : "";
+      const bool is_followed = member != lives.end() && door.is_followed(seat, member->second);
+      return is_followed ? "was started again" : "";
     } catch (const StoreLost&) {
       return "";
     }

@@ -254,6 +254,7 @@ TEST_F(InASeat, AWorkerWhoseRankWasTakenEnds) {
 TEST_F(InASeat, ANewcomerThatNobodyRefusesShowsThatTheProcessBeforeItHasEnded) {
   member.set_epoch(epoch(3, member.life()));
   const auto shows = [&](const std::set<int>& seats) {
+    EXPECT_EQ(member.hasty_world(epoch(3, member.life())).fate(1).empty(), seats.empty());
     return eventually([&] { return member.started_again() == seats; });
   };
   door.knock({.life = 8, .donor = 0, .terms = 1});
@@ -263,7 +264,21 @@ TEST_F(InASeat, ANewcomerThatNobodyRefusesShowsThatTheProcessBeforeItHasEnded) {
   door.knock({.life = 9, .donor = 0, .terms = 1});
   EXPECT_TRUE(shows({1}));
   member.set_epoch(epoch(4, member.life(), 9));
-  EXPECT_TRUE(shows({}));
+  EXPECT_TRUE(eventually([&] { return member.started_again().empty(); }));
+}
+
+// The newcomer of that knock has come in, or has asked another worker since.
+TEST_F(InASeat, AKnockThatAnEarlierProcessHasAnsweredWantsNothing) {
+  const auto wanted = [&] { return member.wanted([](int) { return false; }); };
+  door.knock({.life = 8, .donor = 0, .terms = 1});
+  door.answer(8, "");
+  member.set_epoch(epoch(3, member.life()));
+  EXPECT_TRUE(eventually([&] { return member.has_news(); }));
+  EXPECT_THAT(wanted(), IsEmpty());
+  door.knock({.life = 9, .donor = 0, .terms = 1});
+  std::map<int, std::int64_t> later;
+  EXPECT_TRUE(eventually([&] { return !(later = wanted()).empty(); }));
+  EXPECT_THAT(later, ElementsAre(testing::Pair(1, 9)));
 }
 
 TEST_F(InASeat, ANewcomerWaitsForTheStore) {
@@ -315,11 +330,15 @@ TEST(Membership, ADonorThatStopsBeforeItSendsIsFoundOut) {
   EXPECT_THAT(lines.text(), HasSubstr("worker 0 does not answer: asking another worker"));
 }
 
-// It answers, makes a step that takes longer than one may be silent, and shows that it lives.
+// It answers, makes a step that takes longer than one may be silent, and shows that it lives. A
+// second process of its rank has been refused, and is no sign that it has ended.
 TEST(Membership, ADonorWithALongStepIsWaitedFor) {
   LogLines lines;
   const std::vector<World> worlds = patient_seats(2, lines);
   Membership member(worlds[0], "a", 1), newcomer(worlds[1], "a", 1);
+  const Door second(worlds[0], "a");
+  second.knock({.life = 8, .donor = 1, .terms = 1});
+  second.answer(8, "another process has this rank, and takes part");
   member.set_epoch({.number = 3, .lives = {{0, member.life()}}});
   std::thread donor([&] {
     std::this_thread::sleep_for(2 * worlds[0].timeouts.silent);
