@@ -66,6 +66,7 @@ MemoryFile& Membership::take_state() {
   receipt_.reset();
   donations_.clear();
   wanted_.clear();
+  coming_.clear();  // these shall ask another one
   const Time end = Clock::now() + world_.timeouts.meet;
   std::string why = "nobody is there";
   for (int turn = 0; Clock::now() < end && !world_.interrupted(); ++turn) {

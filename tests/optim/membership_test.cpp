@@ -301,6 +301,17 @@ std::vector<World> patient_seats(int n, LogLines& lines) {
   return worlds;
 }
 
+// Gives a state of three bytes to the newcomers that want one. False: there is none.
+bool give(Membership& member) {
+  const auto wanted = member.wanted([](int) { return false; });
+  for (const auto& [seat, life] : wanted) {
+    auto file = std::make_unique<MemoryFile>();
+    file->resize(3);
+    member.donate(seat, life, std::move(file), crc32c(std::vector<std::byte>(3)));
+  }
+  return !wanted.empty();
+}
+
 // The donor has answered, and stops before its state goes: it does not show that it lives. The
 // newcomer asks the other member, long before half of `meet` is over.
 TEST(Membership, ADonorThatStopsBeforeItSendsIsFoundOut) {
@@ -315,11 +326,7 @@ TEST(Membership, ADonorThatStopsBeforeItSendsIsFoundOut) {
     while (!has_come) {
       const auto knock = stopped.knock_of(2);
       if (knock && knock->donor == 0 && answered.insert(knock->life).second) stopped.answer(knock->life, "");
-      for (const auto& [seat, life] : member.wanted([](int) { return false; })) {
-        auto file = std::make_unique<MemoryFile>();
-        file->resize(3);
-        member.donate(seat, life, std::move(file), crc32c(std::vector<std::byte>(3)));
-      }
+      give(member);
       std::this_thread::sleep_for(1ms);
     }
   });
@@ -328,6 +335,39 @@ TEST(Membership, ADonorThatStopsBeforeItSendsIsFoundOut) {
   others.join();
   EXPECT_EQ(newcomer.donor(), 1);
   EXPECT_THAT(lines.text(), HasSubstr("worker 0 does not answer: asking another worker"));
+}
+
+// It has answered, and then takes the state of another member itself.
+TEST(Membership, ADonorThatJoinsAgainKeepsNobodyWaiting) {
+  LogLines lines;
+  const std::vector<World> worlds = patient_seats(3, lines);
+  Membership away(worlds[0], "a", 1), member(worlds[1], "a", 1), newcomer(worlds[2], "a", 1);
+  const auto set_epoch = [&](Membership& of, std::uint64_t number) {
+    of.set_epoch({.number = number, .lives = {{0, away.life()}, {1, member.life()}}});
+  };
+  set_epoch(away, 3);
+  set_epoch(member, 3);
+  std::atomic<bool> has_come = false;
+  std::thread gives([&] {
+    while (!has_come) {
+      give(member);
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  std::thread goes([&] {
+    const Door door(worlds[0], "a");
+    EXPECT_TRUE(eventually([&] {
+      const auto knock = door.knock_of(2);
+      return knock && knock->donor == 0 && door.answer_to(knock->life);
+    }));
+    EXPECT_EQ(away.take_state().bytes().size(), 3U);
+    set_epoch(away, 4);
+  });
+  EXPECT_EQ(newcomer.take_state().bytes().size(), 3U);
+  EXPECT_EQ(newcomer.donor(), 1);
+  goes.join();
+  has_come = true;
+  gives.join();
 }
 
 // It answers, makes a step that takes longer than one may be silent, and shows that it lives. A
@@ -342,11 +382,8 @@ TEST(Membership, ADonorWithALongStepIsWaitedFor) {
   member.set_epoch({.number = 3, .lives = {{0, member.life()}}});
   std::thread donor([&] {
     std::this_thread::sleep_for(2 * worlds[0].timeouts.silent);
-    std::map<int, std::int64_t> wanted;
-    while (wanted.empty()) wanted = member.wanted([](int) { return false; });
-    auto file = std::make_unique<MemoryFile>();
-    file->resize(3);
-    member.donate(1, wanted.at(1), std::move(file), crc32c(std::vector<std::byte>(3)));
+    while (!give(member)) {
+    }
   });
   EXPECT_EQ(newcomer.take_state().bytes().size(), 3U);
   donor.join();
