@@ -33,7 +33,7 @@ using Json = nlohmann::ordered_json;
 // To a file that has one writer: all of the lines, or none and a warning.
 void append_to(const std::string& path, std::string_view lines, const Log& log) {
   const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  const off_t before = lseek(file.get(), 0, SEEK_END);
+  const off_t before = file.get() < 0 ? 0 : lseek(file.get(), 0, SEEK_END);
   if (file.get() >= 0 && write_once(file.get(), lines) == lines.size()) return;
   const int why = errno;
   const bool half = file.get() >= 0 && ftruncate(file.get(), before) != 0;
