@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/world/ask_again.h"
 
 namespace starling {
 namespace {
@@ -78,11 +79,11 @@ MemoryFile& Membership::take_state() {
       throw;
     } catch (const StoreLost& lost) {
       why = lost.what();
-      std::this_thread::sleep_for(kLookAtDoor);
     } catch (const Error& failure) {
       why = failure.what();
       world_.log(Level::warning, fmt::format("{}: asking another worker", why));
     }
+    std::this_thread::sleep_for(std::min((turn + 1) * kLookAtDoor, kAskStoreAgain));
   }
   throw Error(fmt::format("this worker cannot join the run: {}", why));
 }

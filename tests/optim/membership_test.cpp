@@ -281,6 +281,20 @@ TEST_F(InASeat, AKnockThatAnEarlierProcessHasAnsweredWantsNothing) {
   EXPECT_THAT(later, ElementsAre(testing::Pair(1, 9)));
 }
 
+TEST_F(InASeat, ANewcomerThatFailsAtOnceDoesNotAskOnAndOn) {
+  member.set_epoch(epoch(3, member.life()));
+  LogLines lines;
+  World full = world(1);
+  full.log = lines.log();
+  full.timeouts.meet = 2s;
+  full.make_transport = [](const World&, const std::string&) -> std::unique_ptr<Transport> {
+    throw Error("no descriptor is left");
+  };
+  EXPECT_EQ(refusal([&] { Membership(full, "a", 1).take_state(); }),
+            "this worker cannot join the run: no descriptor is left");
+  EXPECT_LE(lines.all().size(), 10U);
+}
+
 TEST_F(InASeat, ANewcomerWaitsForTheStore) {
   member.set_epoch(epoch(3, member.life()));
   Membership newcomer(world(1), "a", 1);
