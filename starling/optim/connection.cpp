@@ -18,6 +18,7 @@
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
+#include "starling/core/seldom.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/engine.h"
 #include "starling/optim/gathering.h"
@@ -368,6 +369,7 @@ std::map<int, Place> Optimizer::meet(const Epoch& epoch, const std::optional<Pla
   Engine& e = *engine_;
   const World& world = e.world;
   const Time end = Clock::now() + world.timeouts.meet;
+  Seldom waits;
   for (bool is_open = false; !is_open;) {
     try {
       open(epoch, e.membership->hasty_world(epoch));
@@ -375,7 +377,7 @@ std::map<int, Place> Optimizer::meet(const Epoch& epoch, const std::optional<Pla
     } catch (const StoreLost& lost) {
       const std::string why = fmt::format("this worker cannot meet the others: {}", lost.what());
       if (Clock::now() >= end || world.interrupted() || e.membership->is_out()) throw LeftOut(why);
-      world.log(Level::warning, why);
+      if (const auto more = waits.say(Clock::now())) world.log(Level::warning, why + *more);
       std::this_thread::sleep_for(kAskStoreAgain);
     }
   }
