@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -210,8 +211,9 @@ Metadata AverageModel::metadata() const {
 
 void write_consensus(const AverageModel& model, const std::string& out) {
   const std::string draft = out + ".tmp";
+  File file = File::to_write(draft);
   try {
-    SafetensorsWriter writer(draft, model.tensors(), model.metadata());
+    SafetensorsWriter writer(std::move(file), model.tensors(), model.metadata());
     for (const TensorInfo& tensor : writer.tensors())
       writer.write(named_input([&] { return model.read(tensor); }));
     writer.finish();
