@@ -1,5 +1,6 @@
 #include "starling/transport/tcp/address_book.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -19,9 +20,10 @@
 namespace starling::tcp {
 namespace {
 
-// The longest time that the queries of one round, of all who are missing, wait for them together.
-// Many places of a run may be empty, and nobody shall be found later for that.
+// The longest time that the queries of one round wait together.
 constexpr auto kRound = std::chrono::milliseconds(100);
+// In one round, of those that no link seeks: many places of a run may be empty for ever.
+constexpr std::size_t kOthersInRound = 8;
 constexpr auto kLongestPause = std::chrono::milliseconds(1000);
 constexpr auto kLongestStop = std::chrono::milliseconds(1000);
 
@@ -54,6 +56,7 @@ SaidAddress read_address(const Identity& identity, int rank, const std::string& 
 // The state of the thread. It may outlive the book.
 struct AddressBook::Search {
   void run();
+  std::vector<int> next_round();
   // False: it is not there yet. Throws StoreLost.
   bool look_up(int peer, std::chrono::milliseconds patience);
 
@@ -67,6 +70,8 @@ struct AddressBook::Search {
   std::mutex mutex;
   std::condition_variable changed;
   std::set<int> missing;
+  std::set<int> sought{};  // by links
+  int last_other = -1;     // in the last round
   std::set<int> warned{};  // of forged addresses; these two on the search's thread
   bool was_lost = false;   // the store
   bool stopping = false;
@@ -115,8 +120,22 @@ void AddressBook::stop() {
 }
 
 void AddressBook::refresh(int peer) {
-  with_lock(search_->mutex, [&] { search_->missing.insert(peer); });
+  with_lock(search_->mutex, [&] {
+    search_->missing.insert(peer);
+    search_->sought.insert(peer);
+  });
   search_->changed.notify_all();
+}
+
+// Those that are sought, and some of the others in turn. With the lock.
+std::vector<int> AddressBook::Search::next_round() {
+  std::vector<int> round, others;
+  for (const int peer : missing) (sought.contains(peer) ? round : others).push_back(peer);
+  std::ranges::rotate(others, std::ranges::upper_bound(others, last_other));
+  others.resize(std::min(others.size(), kOthersInRound));
+  if (!others.empty()) last_other = others.back();
+  round.insert(round.end(), others.begin(), others.end());
+  return round;
 }
 
 void AddressBook::Search::run() {
@@ -124,15 +143,15 @@ void AddressBook::Search::run() {
   std::unique_lock lock(mutex);
   while (!stopping) {
     bool any = false, lost = false;
-    const std::vector<int> all(missing.begin(), missing.end());
-    for (const int peer : all) {
+    const std::vector<int> round = next_round();
+    for (const int peer : round) {
       if (stopping || lost) break;
       missing.erase(peer);
       lock.unlock();
       bool there = false;
       std::string reason;
       try {
-        there = look_up(peer, kRound / std::ssize(all));
+        there = look_up(peer, kRound / std::ssize(round));
       } catch (const StoreLost& failure) {
         reason = failure.what();
       }
