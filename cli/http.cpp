@@ -46,7 +46,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   void write() {
-    answer_ = http_answer(head_, server_.page);
+    answer_ = http_answer(head_, asio::ip::make_address(server_.host).is_loopback(), server_.page);
     asio::async_write(socket_, asio::buffer(answer_),
                       [self = shared_from_this()](const asio::error_code&, std::size_t) {
                         asio::error_code none;
