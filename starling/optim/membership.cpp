@@ -67,7 +67,6 @@ MemoryFile& Membership::take_state() {
   receipt_.reset();
   donations_.clear();
   wanted_.clear();
-  coming_.clear();  // these shall ask another one
   const Time end = Clock::now() + world_.timeouts.meet;
   std::string why = "nobody is there";
   for (int turn = 0; Clock::now() < end && !world_.interrupted(); ++turn) {
@@ -93,6 +92,7 @@ void Membership::ask_for_state(int turn, Time end) {
   donor_ = members[static_cast<std::size_t>(turn) % members.size()];
   door_.knock({.life = life_, .donor = donor_, .terms = terms_});
   receipt_.reset();
+  const auto fate = hasty_world(door_.epoch().value_or(Epoch())).fate;
   const Duration silent = world_.timeouts.silent;
   std::string hopeless, mute;  // why no state comes: from anybody, from this donor
   World waiting = world_;
@@ -106,9 +106,13 @@ void Membership::ask_for_state(int turn, Time end) {
       const auto answer = door_.answer_to(life_);
       hopeless = answer && !answer->empty() ? *answer : has_members() ? "" : kNobody;
       const std::string latest = door_.beat_of(life_);
-      if (latest != beat || (receipt_ && receipt_->is_connected())) heard = now;
+      const bool is_connected = receipt_ && receipt_->is_connected();
+      if (latest != beat || is_connected) heard = now;
       beat = latest;
-      if (!answer ? now - asked > silent / 5 : now - heard > silent)
+      const std::string ended = is_connected ? "" : fate(donor_);
+      if (!ended.empty())
+        mute = fmt::format("worker {} {}", donor_, ended);
+      else if (!answer ? now - asked > silent / 5 : now - heard > silent)
         mute = fmt::format("worker {} does not answer", donor_);
     } catch (const StoreLost&) {  // the state comes without it
       heard = now;

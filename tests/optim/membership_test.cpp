@@ -354,7 +354,8 @@ TEST(Membership, ADonorThatStopsBeforeItSendsIsFoundOut) {
 // It has answered, and then takes the state of another member itself.
 TEST(Membership, ADonorThatJoinsAgainKeepsNobodyWaiting) {
   LogLines lines;
-  const std::vector<World> worlds = patient_seats(3, lines);
+  std::vector<World> worlds = patient_seats(3, lines);
+  for (World& world : worlds) world.timeouts.silent = 1h;
   Membership away(worlds[0], "a", 1), member(worlds[1], "a", 1), newcomer(worlds[2], "a", 1);
   const auto set_epoch = [&](Membership& of, std::uint64_t number) {
     of.set_epoch({.number = number, .lives = {{0, away.life()}, {1, member.life()}}});
@@ -379,6 +380,7 @@ TEST(Membership, ADonorThatJoinsAgainKeepsNobodyWaiting) {
   });
   EXPECT_EQ(newcomer.take_state().bytes().size(), 3U);
   EXPECT_EQ(newcomer.donor(), 1);
+  EXPECT_THAT(lines.text(), HasSubstr("worker 0 was started again: asking another worker"));
   goes.join();
   has_come = true;
   gives.join();
