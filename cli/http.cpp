@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <list>
 #include <memory>
 #include <utility>
 
@@ -18,16 +19,14 @@ using tcp::Tcp;
 
 constexpr std::size_t kMostHead = 8192;  // bytes of a request
 constexpr auto kLongest = std::chrono::seconds(10);
-constexpr int kMostConnections = 64;
+constexpr std::size_t kMostConnections = 64;
+constexpr auto kPauseAfterError = std::chrono::milliseconds(100);  // as without a descriptor left
 
 // One request and its answer, then the end of the connection.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(Tcp::socket socket, const HttpServer& server, std::shared_ptr<void> place)
-      : socket_(std::move(socket)),
-        timer_(socket_.get_executor()),
-        server_(server),
-        place_(std::move(place)) {}
+  Session(Tcp::socket socket, const HttpServer& server)
+      : socket_(std::move(socket)), timer_(socket_.get_executor()), server_(server) {}
 
   void begin() {
     timer_.expires_after(kLongest);
@@ -39,10 +38,15 @@ class Session : public std::enable_shared_from_this<Session> {
                              error ? self->close() : self->write();
                            });
   }
+  void close() {
+    timer_.cancel();
+    asio::error_code none;
+    socket_.close(none);
+  }
 
  private:
   void write() {
-    answer_ = http_answer(head_, server_.page);
+    answer_ = http_answer(head_, asio::ip::make_address(server_.host).is_loopback(), server_.page);
     asio::async_write(socket_, asio::buffer(answer_),
                       [self = shared_from_this()](const asio::error_code&, std::size_t) {
                         asio::error_code none;
@@ -50,31 +54,47 @@ class Session : public std::enable_shared_from_this<Session> {
                         self->close();
                       });
   }
-  void close() {
-    timer_.cancel();
-    asio::error_code none;
-    socket_.close(none);
-  }
 
   Tcp::socket socket_;
   asio::steady_timer timer_;
   const HttpServer& server_;
-  const std::shared_ptr<void> place_;  // among kMostConnections
   std::string head_, answer_;
 };
 
-// A connection beyond the most is closed at once.
-void accept(Tcp::acceptor& acceptor, const HttpServer& server, const std::shared_ptr<int>& count) {
-  acceptor.async_accept([&acceptor, &server, count](const asio::error_code& error, Tcp::socket socket) {
-    if (error == asio::error::operation_aborted) return;
-    if (!error && *count < kMostConnections) {
-      ++*count;
-      const std::shared_ptr<void> place(nullptr, [count](void*) { --*count; });
-      std::make_shared<Session>(std::move(socket), server, place)->begin();
+class Sessions {
+ public:
+  Sessions(Tcp::acceptor& acceptor, const HttpServer& server)
+      : acceptor_(acceptor), pause_(acceptor.get_executor()), server_(server) {}
+
+  void accept() {
+    acceptor_.async_accept([this](const asio::error_code& error, Tcp::socket socket) {
+      if (!error) {
+        begin(std::move(socket));
+        return accept();
+      }
+      pause_.expires_after(kPauseAfterError);
+      pause_.async_wait([this](const asio::error_code&) { accept(); });
+    });
+  }
+
+ private:
+  // If there are too many, the oldest ends: those that say nothing keep nobody out.
+  void begin(Tcp::socket socket) {
+    std::erase_if(sessions_, [](const auto& session) { return session.expired(); });
+    if (sessions_.size() >= kMostConnections) {
+      if (const auto oldest = sessions_.front().lock()) oldest->close();
+      sessions_.pop_front();
     }
-    accept(acceptor, server, count);
-  });
-}
+    const auto session = std::make_shared<Session>(std::move(socket), server_);
+    sessions_.push_back(session);
+    session->begin();
+  }
+
+  Tcp::acceptor& acceptor_;
+  asio::steady_timer pause_;
+  const HttpServer& server_;
+  std::list<std::weak_ptr<Session>> sessions_;  // the oldest first
+};
 
 }  // namespace
 
@@ -97,7 +117,8 @@ int HttpServer::serve() const {
     ended_by = signal;
     context.stop();
   });
-  accept(acceptor, *this, std::make_shared<int>(0));
+  Sessions sessions(acceptor, *this);
+  sessions.accept();
   ready(acceptor.local_endpoint().port());
   context.run();
   return ended_by;

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kManifest = "manifest.json";
 constexpr std::string_view kLatest = "latest";
-constexpr std::string_view kDraft = ".tmp";
+constexpr std::string_view kDraft = ".tmp", kReplaced = ".old";
 
 std::string step_name(std::int64_t step) { return fmt::format("step-{}", step); }
 
@@ -55,10 +55,19 @@ void remove_all(const std::string& path) {
   if (error) fail(path, "removed", error.message());
 }
 
-void rename(const std::string& from, const std::string& to, unsigned flags = 0) {
-  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) != 0) {
-    fail(from, "put in place", std::strerror(errno));
-  }
+void rename(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) fail(from, "put in place", std::strerror(errno));
+}
+
+// Exchanges them. Some file systems, such as NFS, cannot do so at once.
+void exchange_folders(const std::string& draft, const std::string& place) {
+  if (renameat2(AT_FDCWD, draft.c_str(), AT_FDCWD, place.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS) fail(draft, "put in place", std::strerror(errno));
+  const std::string old = place + std::string(kReplaced);
+  remove_all(old);
+  rename(place, old);
+  rename(draft, place);
+  rename(old, draft);
 }
 
 std::string resolve(const std::string& path) {
@@ -193,7 +202,7 @@ void commit_checkpoint(const std::string& root, const Manifest& manifest, int ke
     throw Error(fmt::format("{}: not kept: it has the files of only {} of {} workers, and {} is the latest",
                             place, manifest.files.size(), manifest.workers, step_name(latest->step)));
   failpoint("checkpoint-rename");
-  rename(draft, place, replaces ? RENAME_EXCHANGE : 0);
+  replaces ? exchange_folders(draft, place) : rename(draft, place);
   sync_folder(root);
   failpoint("checkpoint-latest");
   write_text(fs::path(root) / kLatest, step_name(manifest.step) + "\n");
@@ -201,10 +210,9 @@ void commit_checkpoint(const std::string& root, const Manifest& manifest, int ke
 
   // Removes replaced checkpoints and the remains of attempts that were killed.
   for (const std::string& name : list(root)) {
-    const std::string_view stem =
-        std::string_view(name).substr(0, name.size() - std::min(name.size(), kDraft.size()));
-    const auto step = step_of(stem);
-    if (name.ends_with(kDraft) && step && *step <= manifest.step) remove_all(fs::path(root) / name);
+    const auto step = step_of(std::string_view(name).substr(0, name.rfind('.')));
+    if ((name.ends_with(kDraft) || name.ends_with(kReplaced)) && step && *step <= manifest.step)
+      remove_all(fs::path(root) / name);
   }
   Steps steps = steps_in(root);
   steps.erase(steps.upper_bound(manifest.step), steps.end());

@@ -2,11 +2,13 @@
 // lie side by side in one folder (root). The text file `latest` there names the newest.
 //
 //   each worker     step-15.tmp/worker-R.safetensors, synced
-//   one of them     manifest.json; synced; step-15.tmp -> step-15; root synced; read again and
-//                   verified; only then `latest` is moved, and only then older ones are removed
+//   one of them     manifest.json; synced; read again and verified; step-15.tmp -> step-15; root
+//                   synced; only then `latest` is moved, and only then older ones are removed
 //
-// At every moment `latest` names a whole checkpoint, whichever process is killed. A full disk costs
-// the new checkpoint only. All workers must see the same folder.
+// At every moment `latest` names a whole checkpoint, whichever process is killed. One exception: a
+// checkpoint that replaces the latest one is missing for a moment on a file system that cannot
+// exchange two folders (NFS). A full disk costs the new checkpoint only. All workers must see the
+// same folder.
 #pragma once
 
 #include <string>

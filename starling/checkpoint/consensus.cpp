@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -210,12 +211,17 @@ Metadata AverageModel::metadata() const {
 
 void write_consensus(const AverageModel& model, const std::string& out) {
   const std::string draft = out + ".tmp";
-  SafetensorsWriter writer(draft, model.tensors(), model.metadata());
-  for (const TensorInfo& tensor : writer.tensors())
-    writer.write(named_input([&] { return model.read(tensor); }));
-  writer.finish();
-  if (std::rename(draft.c_str(), out.c_str()) != 0) {
-    throw Error(fmt::format("{}: cannot be put in place: {}", out, std::strerror(errno)));
+  File file = File::to_write(draft);
+  try {
+    SafetensorsWriter writer(std::move(file), model.tensors(), model.metadata());
+    for (const TensorInfo& tensor : writer.tensors())
+      writer.write(named_input([&] { return model.read(tensor); }));
+    writer.finish();
+    if (std::rename(draft.c_str(), out.c_str()) != 0)
+      throw Error(fmt::format("{}: cannot be put in place: {}", out, std::strerror(errno)));
+  } catch (const Error&) {
+    std::remove(draft.c_str());
+    throw;
   }
 }
 

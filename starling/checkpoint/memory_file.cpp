@@ -47,10 +47,11 @@ void MemoryFile::resize(std::size_t bytes) {
 }
 
 std::span<std::byte> MemoryFile::bytes() {
-  unmap();
   struct stat status{};
   if (fstat(file_, &status) != 0) fail("read its size");
   const auto size = static_cast<std::size_t>(status.st_size);
+  if (size == mapped_.size()) return mapped_;
+  unmap();
   if (size == 0) return {};
   void* const at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
   if (at == MAP_FAILED) fail("map it");

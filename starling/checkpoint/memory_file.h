@@ -19,8 +19,8 @@ class MemoryFile {
   File open() const;
   // Makes it so long. Throws Error.
   void resize(std::size_t bytes);
-  // Its content, as long as it is now. It stays there until the next call of bytes() or resize().
-  // Throws Error.
+  // Its content, as long as it is now. It stays there until the next call of resize(), or of
+  // bytes() after it has become longer. Throws Error.
   std::span<std::byte> bytes();
 
  private:

@@ -151,8 +151,11 @@ void WorkerLinks::mark_absent(int rank, const std::string& why) {
   State& late = at(rank);
   if (late.absent) return;
   late.absent = true;
-  if (!late.left)
-    options_.log(Level::warning, fmt::format("worker {} is late ({}): going on without it", rank, why));
+  if (!late.left) {
+    if (const auto more = late.late.say(transport_.now()))
+      options_.log(Level::warning,
+                   fmt::format("worker {} is late ({}): going on without it{}", rank, why, *more));
+  }
   const std::lock_guard lock(monitor_.mutex);
   absent_.insert(rank);
 }

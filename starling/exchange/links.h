@@ -24,6 +24,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/log.h"
+#include "starling/core/seldom.h"
 #include "starling/exchange/monitor.h"
 #include "starling/transport/transport.h"
 
@@ -123,6 +124,7 @@ class WorkerLinks {
     bool absent = false;
     bool left = false;
     bool refused = false;
+    Seldom late{};  // the message
     Time heard{};
     std::optional<Time> owes_vote{};                                     // since when
     std::optional<std::pair<std::uint64_t, std::uint64_t>> averaging{};  // average, round

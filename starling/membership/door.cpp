@@ -86,6 +86,11 @@ std::optional<Knock> Door::knock_of(int seat) const {
 void Door::answer(std::int64_t life, const std::string& refusal) const { set(answer_key(life), refusal); }
 std::optional<std::string> Door::answer_to(std::int64_t life) const { return get(answer_key(life)); }
 
+bool Door::is_followed(int seat, std::int64_t life) const {
+  const auto knock = knock_of(seat);
+  return knock && knock->life != life && answer_to(knock->life).value_or("").empty();
+}
+
 void Door::beat(std::int64_t life) const { set(beat_key(life), std::to_string(new_id())); }
 std::string Door::beat_of(std::int64_t life) const { return get(beat_key(life)).value_or(""); }
 

@@ -42,6 +42,8 @@ class Door {
   // its state will come.
   void answer(std::int64_t life, const std::string& refusal) const;
   std::optional<std::string> answer_to(std::int64_t life) const;
+  // Whether a later process than this one knocks in its seat, and nobody has refused that.
+  bool is_followed(int seat, std::int64_t life) const;
   // The member then shows from time to time that it lives: the newcomer reads another text.
   void beat(std::int64_t life) const;
   std::string beat_of(std::int64_t life) const;  // empty: none yet

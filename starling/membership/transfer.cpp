@@ -16,7 +16,7 @@ namespace starling {
 
 // Sends all of it after each connection, until an ack comes.
 struct Donation::Sender final : TransportHandler {
-  Sender(const World& world, const std::string& channel, int to, std::unique_ptr<MemoryFile> given,
+  Sender(const World& world, const std::string& channel, int to, std::shared_ptr<MemoryFile> given,
          std::uint32_t hash, std::function<void()> changed)
       : state(std::move(given)),
         bytes(state->bytes()),
@@ -56,7 +56,7 @@ struct Donation::Sender final : TransportHandler {
   const std::unique_ptr<Transport> transport;  // last: its thread ends before anything else goes
 };
 
-Donation::Donation(const World& world, const std::string& channel, int to, std::unique_ptr<MemoryFile> state,
+Donation::Donation(const World& world, const std::string& channel, int to, std::shared_ptr<MemoryFile> state,
                    std::uint32_t hash, std::function<void()> changed)
     : sender_(std::make_unique<Sender>(world, channel, to, std::move(state), hash, std::move(changed))) {}
 Donation::~Donation() = default;

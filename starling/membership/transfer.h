@@ -18,9 +18,10 @@ namespace starling {
 // At the member: sends the file's content until the newcomer has it, in the background.
 class Donation {
  public:
-  // `channel`: of these two workers alone. `hash`: the content's CRC32C. `changed` is called on a
-  // thread of the donation, when the newcomer has the state, and when it goes.
-  Donation(const World& world, const std::string& channel, int to, std::unique_ptr<MemoryFile> state,
+  // `channel`: of these two workers alone. `state`: nobody changes it; several donations may share
+  // it. `hash`: the content's CRC32C. `changed` is called on a thread of the donation, when the
+  // newcomer has the state, and when it goes.
+  Donation(const World& world, const std::string& channel, int to, std::shared_ptr<MemoryFile> state,
            std::uint32_t hash, std::function<void()> changed);
   ~Donation();  // ends it
   int to() const;

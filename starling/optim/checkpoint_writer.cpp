@@ -36,10 +36,11 @@ constexpr const char* kAttempt = "attempt";
 constexpr const char* kFailed = "failed";
 constexpr const char* kLeftOut = "left out";
 
-// The word of a worker to all when a checkpoint is due; 0: it is not there.
-enum Here : std::int64_t { kHere = 1, kHereButFailed };
+// The word of a worker to all when a checkpoint is due: the number of its last attempt, which is
+// even; one more if it could leave no note there; this one if it has made none. 0: it is not there.
+constexpr std::int64_t kNoAttempt = 1;
 // Behind these are the maxima over all workers.
-enum Slot : std::size_t { kWaited, kName, kTrained, kSlots };  // kName: of the next attempt
+enum Slot : std::size_t { kWaited, kNumber, kTrained, kSlots };  // kNumber: of the next attempt
 
 std::string note_in(const std::string& draft, int worker) {
   return fs::path(draft) / fmt::format("worker-{}.json", worker);
@@ -90,6 +91,7 @@ struct CheckpointWriter::Attempt {
     log(Level::warning,
         fmt::format("no checkpoint of step {}, the ones before it are kept: {}", manifest.step, reason));
   }
+  std::string name() const { return fmt::format("{:x}", number); }
   template <class F>
   void tell(const F& change) {
     with_lock(mutex, change);
@@ -101,13 +103,13 @@ struct CheckpointWriter::Attempt {
   Manifest manifest;  // `files`: of the notes that have come
   const int rank;
   const Log log;
-  std::string name;       // of this attempt, so that a note of an earlier one is not taken for one of it
-  std::set<int> missing;  // the workers that took part and have left no note yet
+  std::int64_t number = 0;  // of this attempt, so that a note of an earlier one is not taken for one of it
+  std::set<int> missing;    // the workers that took part and have left no note yet
 
   std::mutex mutex;
   std::condition_variable changed;
   // Guarded by the mutex:
-  std::set<int> gone;        // workers that have ended since
+  std::set<int> gone;        // workers that have ended since, also if others have their ranks now
   bool unsaid = false;       // a worker has failed, and could not leave a note
   std::optional<Time> ends;  // no longer than that for the others
 
@@ -119,7 +121,7 @@ struct CheckpointWriter::Attempt {
 void CheckpointWriter::Attempt::write(OptimizerState state, WorkerFile mine, std::string reason,
                                       bool counts) {
   const FailpointStep of(manifest.step);
-  Manifest note{.step = manifest.step, .workers = manifest.workers, .recipe = {{kAttempt, name}}};
+  Manifest note{.step = manifest.step, .workers = manifest.workers, .recipe = {{kAttempt, name()}}};
   const std::string draft = draft_folder(root, manifest.step);
   try {
     draft_checkpoint(root, manifest.step);
@@ -146,7 +148,7 @@ std::optional<Manifest> CheckpointWriter::Attempt::read_note(int worker) const {
     if (!fs::exists(path)) return std::nullopt;
     Manifest note = parse_manifest(read_text(path, kMostNote), path);
     const bool mine = note.files.size() == 1 && note.files.front().worker == worker && !note.recipe.empty() &&
-                      note.recipe.front() == std::pair<std::string, std::string>(kAttempt, name);
+                      note.recipe.front() == std::pair<std::string, std::string>(kAttempt, name());
     return mine ? std::optional(std::move(note)) : std::nullopt;
   } catch (const std::exception&) {  // a file that is just being replaced, or an earlier one
     return std::nullopt;
@@ -208,23 +210,27 @@ CheckpointWriter::CheckpointWriter(Optimizer& optimizer, std::string root, int k
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-// Collective. Returns what all workers said: by rank whether they are here, then the slots. Empty:
+// Collective. Returns what all workers said: by rank their words, then the slots. Empty:
 // the others went on without this worker. Tells the last attempt who will not come any more.
 std::vector<std::int64_t> CheckpointWriter::meet(double waited, double trained) {
   const World& world = optimizer_.world();
   const auto size = static_cast<std::size_t>(world.size);
   std::vector<std::int64_t> all(size + kSlots);
-  all[static_cast<std::size_t>(world.rank)] = last_ && last_->failed_unsaid ? kHereButFailed : kHere;
+  all[static_cast<std::size_t>(world.rank)] =
+      !last_ ? kNoAttempt : last_->number + (last_->failed_unsaid ? 1 : 0);
   all[size + kWaited] = std::llround(waited * kMicro);
-  all[size + kName] = new_id();
+  all[size + kNumber] = new_id() & ~std::int64_t{1};
   all[size + kTrained] = std::llround(trained * kMicro);
   const bool here = optimizer_.maximum(all) > 0;
   if (last_) {
     last_->tell([&] {
       for (int r = 0; here && r < world.size; ++r) {
         const std::int64_t said = all[static_cast<std::size_t>(r)];
-        if (said == 0) last_->gone.insert(r);
-        if (said == kHereButFailed) last_->unsaid = true;
+        if (said == last_->number + 1) {
+          last_->unsaid = true;
+        } else if (said != last_->number) {
+          last_->gone.insert(r);
+        }
       }
       last_->ends = Clock::now() + kToAppear;
     });
@@ -261,7 +267,7 @@ bool CheckpointWriter::save(const Manifest& progress, std::optional<std::int64_t
     return false;
   }
   const auto size = static_cast<std::size_t>(world.size);
-  next->name = fmt::format("{:x}", all[size + kName]);
+  next->number = all[size + kNumber];
   next->manifest.seconds = static_cast<double>(all[size + kTrained]) / kMicro;
   for (int r = 0; r < world.size; ++r)
     if (all[static_cast<std::size_t>(r)] != 0) next->missing.insert(r);

@@ -13,8 +13,8 @@
 // A checkpoint that is due before this worker's last one is written waits for it, with a warning
 // from a second on. Whatever goes wrong on a disk costs that checkpoint, with a warning. So does
 // the end of the worker that commits. If another worker ends before its file is whole, the
-// checkpoint is committed without it, when the next one is due. A worker that does not count
-// (Optimizer::counts()) writes no file.
+// checkpoint is committed without it when the next one is due, also if the worker was started again
+// meanwhile. A worker that does not count (Optimizer::counts()) writes no file.
 #pragma once
 
 #include <cstdint>

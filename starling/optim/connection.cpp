@@ -18,6 +18,7 @@
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
+#include "starling/core/seldom.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/engine.h"
 #include "starling/optim/gathering.h"
@@ -325,18 +326,25 @@ bool Optimizer::keep_membership() {
   // Newcomers wait until this worker knows that its parameters are sound.
   std::map<int, std::int64_t> wanted;
   if (counts(/*waits=*/true)) wanted = membership.wanted([&](int seat) { return e.exchange->hears(seat); });
-  for (const auto& [seat, life] : wanted) {
+  if (!wanted.empty()) {
     OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
     const std::vector<at::Tensor> beside = e.beside_state();
     for (std::size_t i = 0; i < beside.size(); ++i) all.tensors.emplace(beside_key(i), beside[i]);
     failpoint("join");
-    try {
-      auto file = std::make_unique<MemoryFile>();
-      const Digest written = save_tensors(file->open(), all.tensors, all.metadata);
-      membership.donate(seat, life, std::move(file), written.crc32c);
-    } catch (const Error& failure) {  // of memory, descriptors or the store: this worker trains on
-      e.world.log(Level::warning,
-                  fmt::format("worker {} cannot have this worker's state: {}", seat, failure.what()));
+    std::shared_ptr<MemoryFile> copy;  // one for all that want it now
+    Digest written;
+    for (const auto& [seat, life] : wanted) {
+      try {
+        if (!copy) {
+          const auto file = std::make_shared<MemoryFile>();
+          written = save_tensors(file->open(), all.tensors, all.metadata);
+          copy = file;
+        }
+        membership.donate(seat, life, copy, written.crc32c);
+      } catch (const Error& failure) {  // of memory, descriptors or the store: this worker trains on
+        e.world.log(Level::warning,
+                    fmt::format("worker {} cannot have this worker's state: {}", seat, failure.what()));
+      }
     }
     e.scheme->resume();
   }
@@ -361,6 +369,7 @@ std::map<int, Place> Optimizer::meet(const Epoch& epoch, const std::optional<Pla
   Engine& e = *engine_;
   const World& world = e.world;
   const Time end = Clock::now() + world.timeouts.meet;
+  Seldom waits;
   for (bool is_open = false; !is_open;) {
     try {
       open(epoch, e.membership->hasty_world(epoch));
@@ -368,7 +377,7 @@ std::map<int, Place> Optimizer::meet(const Epoch& epoch, const std::optional<Pla
     } catch (const StoreLost& lost) {
       const std::string why = fmt::format("this worker cannot meet the others: {}", lost.what());
       if (Clock::now() >= end || world.interrupted() || e.membership->is_out()) throw LeftOut(why);
-      world.log(Level::warning, why);
+      if (const auto more = waits.say(Clock::now())) world.log(Level::warning, why + *more);
       std::this_thread::sleep_for(kAskStoreAgain);
     }
   }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/world/ask_again.h"
 
 namespace starling {
 namespace {
@@ -77,11 +78,11 @@ MemoryFile& Membership::take_state() {
       throw;
     } catch (const StoreLost& lost) {
       why = lost.what();
-      std::this_thread::sleep_for(kLookAtDoor);
     } catch (const Error& failure) {
       why = failure.what();
       world_.log(Level::warning, fmt::format("{}: asking another worker", why));
     }
+    std::this_thread::sleep_for(std::min((turn + 1) * kLookAtDoor, kAskStoreAgain));
   }
   throw Error(fmt::format("this worker cannot join the run: {}", why));
 }
@@ -91,6 +92,7 @@ void Membership::ask_for_state(int turn, Time end) {
   donor_ = members[static_cast<std::size_t>(turn) % members.size()];
   door_.knock({.life = life_, .donor = donor_, .terms = terms_});
   receipt_.reset();
+  const auto fate = hasty_world(door_.epoch().value_or(Epoch())).fate;
   const Duration silent = world_.timeouts.silent;
   std::string hopeless, mute;  // why no state comes: from anybody, from this donor
   World waiting = world_;
@@ -104,9 +106,13 @@ void Membership::ask_for_state(int turn, Time end) {
       const auto answer = door_.answer_to(life_);
       hopeless = answer && !answer->empty() ? *answer : has_members() ? "" : kNobody;
       const std::string latest = door_.beat_of(life_);
-      if (latest != beat || (receipt_ && receipt_->is_connected())) heard = now;
+      const bool is_connected = receipt_ && receipt_->is_connected();
+      if (latest != beat || is_connected) heard = now;
       beat = latest;
-      if (!answer ? now - asked > silent / 5 : now - heard > silent)
+      const std::string ended = is_connected ? "" : fate(donor_);
+      if (!ended.empty())
+        mute = fmt::format("worker {} {}", donor_, ended);
+      else if (!answer ? now - asked > silent / 5 : now - heard > silent)
         mute = fmt::format("worker {} does not answer", donor_);
     } catch (const StoreLost&) {  // the state comes without it
       heard = now;
@@ -146,9 +152,7 @@ bool Membership::has_members() const {
   const auto epoch = door_.epoch();
   return !epoch || std::ranges::any_of(epoch->lives, [&](const auto& member) {
     const auto& [seat, life] = member;
-    if (seat == world_.rank || !world_.fate(seat).empty()) return false;
-    const auto knock = door_.knock_of(seat);  // of a later process in this seat?
-    return !knock || knock->life == life;
+    return seat != world_.rank && world_.fate(seat).empty() && !door_.is_followed(seat, life);
   });
 }
 
@@ -203,10 +207,12 @@ void Membership::look() {
     if (knock) knocks_[seat] = knock->life;
     if (!knock || knock->donor != world_.rank) continue;
     if (seen_.contains(knock->life)) continue;
-    const bool fits = knock->terms == terms_;
-    door_.answer(knock->life, fits ? "" : "its options or its parameters differ from the members'");
+    // An earlier process of this rank has answered: that newcomer has come, or asks another one.
+    const bool is_old = door_.answer_to(knock->life).has_value(), fits = knock->terms == terms_;
+    if (!is_old)
+      door_.answer(knock->life, fits ? "" : "its options or its parameters differ from the members'");
     seen_.insert(knock->life);
-    if (!fits) continue;
+    if (is_old || !fits) continue;
     coming_[seat] = {knock->life, Clock::now()};
     const std::lock_guard lock(mutex_);
     wanted_[seat] = coming_[seat];
@@ -281,7 +287,7 @@ std::map<int, std::int64_t> Membership::ready() {
   return ready;
 }
 
-void Membership::donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state, std::uint32_t hash) {
+void Membership::donate(int seat, std::int64_t life, std::shared_ptr<MemoryFile> state, std::uint32_t hash) {
   donations_[life] = std::make_unique<Donation>(world_, channel_of(world_.rank, seat, life), seat,
                                                 std::move(state), hash, [this] { news_ = true; });
   world_.log(Level::info, fmt::format("worker {} comes: it gets this worker's state", seat));
@@ -324,8 +330,8 @@ World Membership::hasty_world(const Epoch& epoch) const {
     if (std::string end = fate(seat); !end.empty()) return end;
     const auto member = lives.find(seat);
     try {
-      const auto knock = door.knock_of(seat);
-      return knock && member != lives.end() && knock->life != member->second ? "was started again" : "";
+      const bool is_followed = member != lives.end() && door.is_followed(seat, member->second);
+      return is_followed ? "was started again" : "";
     } catch (const StoreLost&) {
       return "";
     }

@@ -93,7 +93,7 @@ class Membership {
   // process of its seat takes part for timeouts.silent.
   std::map<int, std::int64_t> wanted(const std::function<bool(int seat)>& takes_part);
   // `hash`: the state's CRC32C.
-  void donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state, std::uint32_t hash);
+  void donate(int seat, std::int64_t life, std::shared_ptr<MemoryFile> state, std::uint32_t hash);
   // The newcomers that have this worker's state and are still there: seat -> life. None while the
   // store is lost.
   std::map<int, std::int64_t> ready();

@@ -16,6 +16,7 @@
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
 #include "starling/core/file.h"
+#include "starling/core/random.h"
 #include "starling/core/text.h"
 
 namespace starling {
@@ -33,7 +34,7 @@ using Json = nlohmann::ordered_json;
 // To a file that has one writer: all of the lines, or none and a warning.
 void append_to(const std::string& path, std::string_view lines, const Log& log) {
   const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  const off_t before = lseek(file.get(), 0, SEEK_END);
+  const off_t before = file.get() < 0 ? 0 : lseek(file.get(), 0, SEEK_END);
   if (file.get() >= 0 && write_once(file.get(), lines) == lines.size()) return;
   const int why = errno;
   const bool half = file.get() >= 0 && ftruncate(file.get(), before) != 0;
@@ -182,10 +183,10 @@ Manifest Metrics::resumed(const std::string& folder) { return read_manifest(fold
 
 void Metrics::write(const Summary& summary) { write_whole("summary.json", to_json(summary)); }
 
-// Under another name first, so that nobody sees half of it.
+// Under another name first, so that nobody sees half of it. Several workers may write one file.
 void Metrics::write_whole(const std::string& name, const std::string& text) {
   const std::string path = folder_ + "/" + name;
-  const std::string draft = fmt::format("{}.{}", path, getpid());
+  const std::string draft = fmt::format("{}.{}", path, new_id());
   const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   const bool is_whole = file.get() >= 0 && write_once(file.get(), text) == text.size();
   if (is_whole && std::rename(draft.c_str(), path.c_str()) == 0) return;

@@ -373,6 +373,8 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     ema.emplace(learner.model(), recipe.train.ema, recipe.mixing.jump_guard, world.log);
     optimizer.add_to_state(ema->tensors());
   }
+  // By each: whichever of them ends, a worker that comes later finds it.
+  if (resumed && !is_newcomer) metrics.write_resumed(*resumed);
   if (begun.from) load_checkpoint(optimizer, *begun.from, other_workers(recipe));
   const auto own_steps = [&, before = made[static_cast<std::size_t>(world.rank)]] {
     return before + static_cast<std::int64_t>(optimizer.steps());
@@ -390,7 +392,6 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   if (world.rank == 0 && !is_newcomer) {
     if (!topology.why.empty()) log.add_choice(topology);  // the first line
     metrics.write_recipe(as_given);
-    if (resumed) metrics.write_resumed(*resumed);
   }
   if (!topology.why.empty()) {  // no other line comes before it
     std::int64_t nothing = 0;

@@ -174,6 +174,7 @@ TEST(Checkpoint, PlacesThatCannotHoldOneAreNamed) {
   write_checkpoint(root, 5);
   EXPECT_EQ(refusal([&] { write_consensus(AverageModel(Checkpoint(root), LogLines().log()), root); }),
             root + ": cannot be put in place: Is a directory");
+  EXPECT_FALSE(fs::exists(root + ".tmp"));
   spill(root + "/latest", std::string(65, 'a'));
   EXPECT_EQ(refusal([&] { Checkpoint checkpoint(root); }),
             root + "/latest: offset 64: the file has 65 bytes; at most 64 are read");

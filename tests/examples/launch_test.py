@@ -118,7 +118,9 @@ class Launch(Images):
 
     @unittest.skipUnless(outer_address(), "there is no network but loopback")
     def test_nodes_of_skypilot_train_together(self):
-        task = yaml.safe_load((ROOT / "examples/launch/skypilot.yaml").read_text())
+        text = (ROOT / "examples/launch/skypilot.yaml").read_text()
+        task = yaml.safe_load(text)
+        self.assertRegex(text, r"--secret STARLING_TOKEN\n", "a value among the arguments is seen in lists of processes")
         self.assertEqual((task["num_nodes"], task["secrets"]), (NODES, {"STARLING_TOKEN": None}))
         # A folder that looks as `setup` leaves it.
         commands = self.folder / ".venv/bin"

@@ -286,6 +286,27 @@ TEST(VirtualWorkers, WhoIsWaitedForIsNamed) {
   });
 }
 
+TEST(VirtualWorkers, AWorkerThatIsLateInEachStepIsNamedSeldom) {
+  const auto time = std::make_shared<VirtualTime>(3);
+  LocalHub hub(3, {}, virtual_network(time, 1e9, 1ms));
+  const Schedule rounds = triangle();
+  virtual_workers(*time, 3, [&](int rank) {
+    const bool is_slow = rank == 2;
+    Worker worker(hub, rank, rounds, {.max_wait = is_slow ? std::nullopt : std::optional(milliseconds(10))});
+    worker.begin();
+    for (int step = 0; step < (is_slow ? 50 : 400); ++step) {
+      time->sleep(is_slow ? 40ms : 5ms);
+      worker.step();
+    }
+    if (is_slow) return;
+    const std::vector<std::string> said = worker.said();
+    const auto named = std::ranges::count_if(
+        said, [](const std::string& line) { return line.starts_with("worker 2 is late (no block after "); });
+    EXPECT_GE(named, 1) << "worker " << rank;
+    EXPECT_LE(named, 5) << "worker " << rank;
+  });
+}
+
 TEST(VirtualWorkers, TheSameSeedGivesTheSameBitsAndTimes) {
   const auto once = [] {
     std::mt19937_64 random(4);

@@ -39,7 +39,8 @@ BUGS = [
     Bug("values-are-not-checked", "nan-gradient", (
         ("starling/exchange/inbox.cpp", "!kernels::all_finite(chunk, *values_)",
          "!kernels::all_finite(chunk.first(0), *values_)"),
-        ("starling/exchange/exchange.cpp", "  if (!finite) {", "  finite = true;\n  if (!finite) {")),
+        ("starling/exchange/exchange.cpp", "  const bool is_news = !finite &&",
+         "  finite = true;\n  const bool is_news = !finite &&")),
         schemes=("cta",)),
     Bug("jumps-are-not-refused", "value-jumps", (
         ("starling/exchange/usual_distance.cpp", "return usual > 0 && !(distance <= factor * usual);",
@@ -69,8 +70,8 @@ BUGS = [
         ("starling/transport/tcp/proof.cpp", "token.data(), static_cast<int>(token.size())", '"", 0 * token.size()'),),
         schemes=("cta",)),
     Bug("a-half-checkpoint-stays", "dies-in-checkpoint-rename", (
-        ("starling/checkpoint/checkpoint.cpp", "if (name.ends_with(kDraft) && step &&",
-         "if (name == \"none\" && step &&"),), schemes=("cta",)),
+        ("starling/checkpoint/checkpoint.cpp", "(name.ends_with(kDraft) || name.ends_with(kReplaced)) && step",
+         "name == \"none\" && step"),), schemes=("cta",)),
 ]
 
 

@@ -7,7 +7,7 @@ namespace starling::fuzz {
 void read(std::string_view bytes) {
   std::string asked;
   const std::string answer =
-      cli::http_answer(bytes, [&](const std::string& path) -> std::optional<cli::HttpPage> {
+      cli::http_answer(bytes, /*local=*/true, [&](const std::string& path) -> std::optional<cli::HttpPage> {
         asked = path;
         if (path != "/metrics") return std::nullopt;
         return cli::HttpPage{"text/plain", "the page\n"};

@@ -64,6 +64,20 @@ TEST_F(Transfer, TheStateComesWhole) {
   }
 }
 
+TEST_F(Transfer, SeveralNewcomersGetOneCopy) {
+  constexpr std::size_t kBytes = 5'000'001;
+  const std::shared_ptr<MemoryFile> copy = state(kBytes);
+  const auto donate = [&](const char* channel) {
+    return std::make_unique<Donation>(worlds[0], channel, 1, copy, hash_of(kBytes), [] {});
+  };
+  const auto first = donate("f"), second = donate("g");
+  for (const char* channel : {"f", "g"}) {
+    Receipt receipt(worlds[1], channel, 0, kBytes);
+    receipt.wait(60s);
+    EXPECT_TRUE(std::ranges::equal(receipt.state().bytes(), copy->bytes())) << channel;
+  }
+}
+
 TEST_F(Transfer, ADonorThatGoesIsNamed) {
   auto gone = std::async([&] { Donation(worlds[0], "a", 1, state(1 << 20), hash_of(1 << 20), [] {}); });
   EXPECT_THAT(refusal([&] { Receipt(worlds[1], "a", 0, 1 << 10).wait(60s); }),

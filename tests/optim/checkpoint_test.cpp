@@ -287,6 +287,27 @@ TEST(Checkpoint, ANoteOfAnEarlierAttemptIsNotTaken) {
   Checkpoint(folder.path).verify_all();
 }
 
+// The file of worker 1 never comes to the folder, and another process has taken its rank when the
+// next checkpoint is due.
+TEST(Checkpoint, AFileOfAWorkerThatWasStartedAgainIsNotWaitedFor) {
+  const Folder folder;
+  LogLines warnings;
+  flock(2, [&](int i, World& world) {
+    world.log = warnings.log();
+    Net net;
+    Optimizer optimizer(net, SGD{}, {}, world);
+    const std::string all = folder / "all";
+    auto writer = std::make_unique<CheckpointWriter>(optimizer, i == 0 ? all : folder / "elsewhere");
+    EXPECT_TRUE(writer->save({.step = 1}));
+    if (i == 1) writer = std::make_unique<CheckpointWriter>(optimizer, all);
+    EXPECT_TRUE(writer->save({.step = 2}));
+    EXPECT_TRUE(writer->finish());
+  });
+  EXPECT_EQ(Checkpoint(folder / "all/step-1").manifest().files.size(), 1U);
+  EXPECT_EQ(Checkpoint(folder / "all/step-2").manifest().files.size(), 2U);
+  EXPECT_THAT(warnings.text(), testing::Not(HasSubstr("no checkpoint of step")));
+}
+
 // Later steps do not change it, and the one before is committed first.
 TEST(Checkpoint, AWriterSavesTheStateOfTheMomentAndCommitsInOrder) {
   const Folder folder;

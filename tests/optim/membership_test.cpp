@@ -251,6 +251,7 @@ TEST_F(InASeat, AWorkerWhoseRankWasTakenEnds) {
 TEST_F(InASeat, ANewcomerThatNobodyRefusesShowsThatTheProcessBeforeItHasEnded) {
   member.set_epoch(epoch(3, member.life()));
   const auto shows = [&](const std::set<int>& seats) {
+    EXPECT_EQ(member.hasty_world(epoch(3, member.life())).fate(1).empty(), seats.empty());
     return eventually([&] { return member.started_again() == seats; });
   };
   door.knock({.life = 8, .donor = 0, .terms = 1});
@@ -260,7 +261,35 @@ TEST_F(InASeat, ANewcomerThatNobodyRefusesShowsThatTheProcessBeforeItHasEnded) {
   door.knock({.life = 9, .donor = 0, .terms = 1});
   EXPECT_TRUE(shows({1}));
   member.set_epoch(epoch(4, member.life(), 9));
-  EXPECT_TRUE(shows({}));
+  EXPECT_TRUE(eventually([&] { return member.started_again().empty(); }));
+}
+
+// The newcomer of that knock has come in, or has asked another worker since.
+TEST_F(InASeat, AKnockThatAnEarlierProcessHasAnsweredWantsNothing) {
+  const auto wanted = [&] { return member.wanted([](int) { return false; }); };
+  door.knock({.life = 8, .donor = 0, .terms = 1});
+  door.answer(8, "");
+  member.set_epoch(epoch(3, member.life()));
+  EXPECT_TRUE(eventually([&] { return member.has_news(); }));
+  EXPECT_THAT(wanted(), IsEmpty());
+  door.knock({.life = 9, .donor = 0, .terms = 1});
+  std::map<int, std::int64_t> later;
+  EXPECT_TRUE(eventually([&] { return !(later = wanted()).empty(); }));
+  EXPECT_THAT(later, ElementsAre(testing::Pair(1, 9)));
+}
+
+TEST_F(InASeat, ANewcomerThatFailsAtOnceDoesNotAskOnAndOn) {
+  member.set_epoch(epoch(3, member.life()));
+  LogLines lines;
+  World full = world(1);
+  full.log = lines.log();
+  full.timeouts.meet = 2s;
+  full.make_transport = [](const World&, const std::string&) -> std::unique_ptr<Transport> {
+    throw Error("no descriptor is left");
+  };
+  EXPECT_EQ(refusal([&] { Membership(full, "a", 1).take_state(); }),
+            "this worker cannot join the run: no descriptor is left");
+  EXPECT_LE(lines.all().size(), 10U);
 }
 
 TEST_F(InASeat, ANewcomerWaitsForTheStore) {
@@ -283,6 +312,17 @@ std::vector<World> patient_seats(int n, LogLines& lines) {
   return worlds;
 }
 
+// Gives a state of three bytes to the newcomers that want one. False: there is none.
+bool give(Membership& member) {
+  const auto wanted = member.wanted([](int) { return false; });
+  for (const auto& [seat, life] : wanted) {
+    auto file = std::make_unique<MemoryFile>();
+    file->resize(3);
+    member.donate(seat, life, std::move(file), crc32c(std::vector<std::byte>(3)));
+  }
+  return !wanted.empty();
+}
+
 // The donor has answered, and stops before its state goes: it does not show that it lives. The
 // newcomer asks the other member, long before half of `meet` is over.
 TEST(Membership, ADonorThatStopsBeforeItSendsIsFoundOut) {
@@ -297,11 +337,7 @@ TEST(Membership, ADonorThatStopsBeforeItSendsIsFoundOut) {
     while (!has_come) {
       const auto knock = stopped.knock_of(2);
       if (knock && knock->donor == 0 && answered.insert(knock->life).second) stopped.answer(knock->life, "");
-      for (const auto& [seat, life] : member.wanted([](int) { return false; })) {
-        auto file = std::make_unique<MemoryFile>();
-        file->resize(3);
-        member.donate(seat, life, std::move(file), crc32c(std::vector<std::byte>(3)));
-      }
+      give(member);
       std::this_thread::sleep_for(1ms);
     }
   });
@@ -312,19 +348,55 @@ TEST(Membership, ADonorThatStopsBeforeItSendsIsFoundOut) {
   EXPECT_THAT(lines.text(), HasSubstr("worker 0 does not answer: asking another worker"));
 }
 
-// It answers, makes a step that takes longer than one may be silent, and shows that it lives.
+// It has answered, and then takes the state of another member itself.
+TEST(Membership, ADonorThatJoinsAgainKeepsNobodyWaiting) {
+  LogLines lines;
+  std::vector<World> worlds = patient_seats(3, lines);
+  for (World& world : worlds) world.timeouts.silent = 1h;
+  Membership away(worlds[0], "a", 1), member(worlds[1], "a", 1), newcomer(worlds[2], "a", 1);
+  const auto set_epoch = [&](Membership& of, std::uint64_t number) {
+    of.set_epoch({.number = number, .lives = {{0, away.life()}, {1, member.life()}}});
+  };
+  set_epoch(away, 3);
+  set_epoch(member, 3);
+  std::atomic<bool> has_come = false;
+  std::thread gives([&] {
+    while (!has_come) {
+      give(member);
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  std::thread goes([&] {
+    const Door door(worlds[0], "a");
+    EXPECT_TRUE(eventually([&] {
+      const auto knock = door.knock_of(2);
+      return knock && knock->donor == 0 && door.answer_to(knock->life);
+    }));
+    EXPECT_EQ(away.take_state().bytes().size(), 3U);
+    set_epoch(away, 4);
+  });
+  EXPECT_EQ(newcomer.take_state().bytes().size(), 3U);
+  EXPECT_EQ(newcomer.donor(), 1);
+  EXPECT_THAT(lines.text(), HasSubstr("worker 0 was started again: asking another worker"));
+  goes.join();
+  has_come = true;
+  gives.join();
+}
+
+// It answers, makes a step that takes longer than one may be silent, and shows that it lives. A
+// second process of its rank has been refused, and is no sign that it has ended.
 TEST(Membership, ADonorWithALongStepIsWaitedFor) {
   LogLines lines;
   const std::vector<World> worlds = patient_seats(2, lines);
   Membership member(worlds[0], "a", 1), newcomer(worlds[1], "a", 1);
+  const Door second(worlds[0], "a");
+  second.knock({.life = 8, .donor = 1, .terms = 1});
+  second.answer(8, "another process has this rank, and takes part");
   member.set_epoch({.number = 3, .lives = {{0, member.life()}}});
   std::thread donor([&] {
     std::this_thread::sleep_for(2 * worlds[0].timeouts.silent);
-    std::map<int, std::int64_t> wanted;
-    while (wanted.empty()) wanted = member.wanted([](int) { return false; });
-    auto file = std::make_unique<MemoryFile>();
-    file->resize(3);
-    member.donate(1, wanted.at(1), std::move(file), crc32c(std::vector<std::byte>(3)));
+    while (!give(member)) {
+    }
   });
   EXPECT_EQ(newcomer.take_state().bytes().size(), 3U);
   donor.join();

@@ -320,8 +320,7 @@ TEST(SchemesTable, RefusesInTheseWords) {
       {{.scheme = "demo", .mean_every = 4},
        "scheme \"demo\" takes no mean_every: its workers are equal after each step"},
       {{.scheme = "demo", .clip = 1},
-       "scheme \"demo\" needs clip = 0, not 1: the rule takes signs, whose norm is that of no gradient; or "
-       "signs = \"off\""},
+       "scheme \"demo\" needs clip = 0, or signs = \"off\": it would scale the signs"},
       {{.scheme = {"demo", {{"signs", "offf"}}}},
        "signs \"offf\" is not allowed, did you mean off?: on or off"},
       {{.scheme = "power-gossip", .one_in = 2},

@@ -88,6 +88,19 @@ class Background(Run):
         self.assertEqual(self.states(STEPS), whole)
         self.assertEqual(self.names(), ["latest", f"step-{STEPS}", "step-60"])
 
+    def test_a_file_system_that_exchanges_no_folders(self):
+        self.train(*self.arguments, "--checkpoint-every", "60")
+        whole = self.states(STEPS)
+        replaced = (self.checkpoints / f"step-{STEPS}").stat().st_ino
+        self.gate.touch()
+        process = self.on_slow_disk("--checkpoint-every", "60", "--resume", self.checkpoints / "step-60",
+                                    SLOW_DISK_NO_EXCHANGE="1")
+        _, stderr = self.finish(process, 0)
+        self.assertNotIn("no checkpoint of step", stderr)
+        self.assertNotEqual((self.checkpoints / f"step-{STEPS}").stat().st_ino, replaced)
+        self.assertEqual(self.states(STEPS), whole)
+        self.assertEqual(self.names(), ["latest", f"step-{STEPS}", "step-60"])
+
     @long
     def test_a_worker_that_is_killed_while_it_writes_is_left_out(self):
         process = self.on_slow_disk("--checkpoint-every", "50", SLOW_DISK_RANK="1")

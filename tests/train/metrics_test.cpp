@@ -167,7 +167,11 @@ TEST_F(MetricsTest, FoldersWhereItsFilesShouldBeAreNamed) {
   EXPECT_THAT([&] { metrics.clear_after({}); },
               testing::ThrowsMessage<Error>(summary + ": cannot be removed: Is a directory"));
   metrics.write(Summary());
-  EXPECT_THAT(said_, testing::ElementsAre(summary + ": cannot be written: Is a directory"));
+  const std::string tests = (folder_ / "tests.jsonl").string();
+  fs::create_directories(tests);
+  metrics.write_test({.step = 1, .score_name = "bleu"});
+  EXPECT_THAT(said_, testing::ElementsAre(summary + ": cannot be written: Is a directory",
+                                          tests + ": cannot be written: Is a directory"));
   fs::remove(summary);
   const fs::path inner = folder_ / "inner";
   fs::create_directories(inner / "metrics.jsonl");

@@ -74,9 +74,9 @@ class Status(Run):
             server.kill()
             server.communicate()
 
-    def ask(self, port, path, method="GET"):
+    def ask(self, port, path, method="GET", **headers):
         connection = http.client.HTTPConnection("127.0.0.1", port)
-        connection.request(method, path)
+        connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         body = answer.read().decode()
         connection.close()
@@ -141,6 +141,10 @@ class Status(Run):
                                    ("DELETE", "/status.json", 405), ("GET", "/status.json?x=1", 200)):
             with self.subTest(method=method, path=path):
                 self.assertEqual(self.ask(port, path, method)[0].status, code)
+        for host, code in (("localhost", 200), (f"LOCALHOST:{port}", 200), ("192.0.2.1:80", 200), ("[::1]:80", 200),
+                           ("example.org", 403), (f"127.0.0.1.example.org:{port}", 403), ("abc.de", 403)):
+            with self.subTest(host):
+                self.assertEqual(self.ask(port, "/status.json", Host=host)[0].status, code)
         answer, body = self.ask(port, "/status.json", "HEAD")
         self.assertEqual((answer.status, body), (200, ""))
         self.assertGreater(int(answer.headers["Content-Length"]), 0)
@@ -149,6 +153,10 @@ class Status(Run):
                 raw.sendall(request)
                 with contextlib.suppress(ConnectionResetError):
                     self.assertTrue(raw.recv(1000).startswith(code))
+        with contextlib.ExitStack() as all:  # the oldest of them end
+            silent = [all.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(100)]
+            self.assertEqual(self.ask(port, "/status.json")[0].status, 200)
+            self.assertEqual(silent[0].recv(1), b"")
         done = command("status", self.out, "--serve", port, code=1)
         self.assertEqual(done.stderr, f"starling: 127.0.0.1:{port}: cannot be listened at: Address already in use\n")
 

@@ -3,9 +3,11 @@
 
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include <gmock/gmock.h>
 
+#include "starling/train/metrics.h"
 #include "tests/data/data_files.h"
 #include "tests/refusal.h"
 
@@ -83,6 +85,24 @@ TEST_F(TrainerTest, KeepsTheLinesOfItsOwnEarlierPartAlone) {
     for (std::string line; std::getline(text, line);) steps.push_back(nlohmann::json::parse(line)["step"]);
     EXPECT_EQ(steps, c.steps) << c.out << " goes on from " << c.resume;
   }
+}
+
+// Those that come later find it, whoever of the first ones has ended.
+TEST_F(TrainerTest, EachWorkerNotesTheCheckpointThatItGoesOnFrom) {
+  Recipe first = recipe("first", 4);
+  first.checkpoint.every = 1;
+  interrupt(first);
+  const std::vector<World> worlds = World::threads(2);
+  const auto goes_on = [&](int rank, const std::string& out) {
+    Recipe then = recipe(out, 4);
+    then.checkpoint.resume = folder_ / "first/checkpoints";
+    then.checkpoint.workers = "copy";
+    train(then, worlds[static_cast<std::size_t>(rank)]);
+  };
+  std::thread other([&] { goes_on(1, "b"); });
+  goes_on(0, "a");
+  other.join();
+  for (const char* out : {"a", "b"}) EXPECT_EQ(Metrics::resumed(folder_ / out).step, 2) << out;
 }
 
 TEST_F(TrainerTest, ARunThatIsRefusedLeavesTheEarlierOne) {

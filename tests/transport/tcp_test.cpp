@@ -6,8 +6,12 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -374,6 +378,52 @@ TEST(AddressBook, AStoreThatIsGoneIsAskedOnce) {
   EXPECT_LT(store->asked, 7) << "it is asked once a second";
   EXPECT_THAT(said, ::testing::ElementsAre(
                         "gone: until it is back, workers that restart at another address are not found"));
+}
+
+// Most places of a run may be empty.
+TEST(AddressBook, AWorkerThatIsSoughtIsNotFoundLaterForOthersThatAreMissing) {
+  struct Empty final : Store {
+    void set(const std::string&, const std::string&) override {}
+    std::optional<std::string> look(const std::string&) override { return std::nullopt; }
+    std::string get(const std::string& key, milliseconds patience, const Interrupted&) override {
+      const std::lock_guard lock(mutex);
+      asked.emplace_back(key, patience);
+      throw Error("nobody has set it");
+    }
+    // The patience of one round: from a query for this key to the next one. Nothing: there is none.
+    std::optional<milliseconds> round(const std::string& key) {
+      const std::lock_guard lock(mutex);
+      const auto is_it = [&](const auto& query) { return query.first == key; };
+      const auto first = std::ranges::find_if(asked, is_it);
+      if (first == asked.end()) return std::nullopt;
+      const auto next = std::find_if(first + 1, asked.end(), is_it);
+      if (next == asked.end()) return std::nullopt;
+      milliseconds all{0};
+      for (auto query = first; query != next; ++query) all += query->second;
+      return all;
+    }
+    std::mutex mutex;
+    std::vector<std::pair<std::string, milliseconds>> asked;
+  };
+  const auto store = std::make_shared<Empty>();
+  World world;
+  world.size = 31;
+  world.store = store;
+  tcp::AddressBook book(
+      world, "0", [](int, const tcp::Tcp::endpoint&) { ADD_FAILURE(); },
+      [](int, const std::string&) { ADD_FAILURE(); }, [](int) { ADD_FAILURE(); });
+  book.refresh(30);
+  book.start();
+  const std::string sought = tcp_address_key("0", 30);
+  ASSERT_TRUE(eventually([&] { return store->round(sought).has_value(); }));
+  EXPECT_LE(*store->round(sought), milliseconds(100));
+  // All are asked for in time.
+  ASSERT_TRUE(eventually([&] {
+    const std::lock_guard lock(store->mutex);
+    std::set<std::string> keys;
+    for (const auto& [key, patience] : store->asked) keys.insert(key);
+    return keys.size() == 30;
+  }));
 }
 
 }  // namespace

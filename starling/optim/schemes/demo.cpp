@@ -25,7 +25,6 @@
 #include <vector>
 
 #include <ATen/ops/isfinite.h>
-#include <fmt/format.h>
 
 #include "starling/core/error.h"
 #include "starling/optim/schemes/cosines.h"
@@ -42,10 +41,6 @@ std::vector<TopKMessage::Part> parts_of(const Block& block) {
   std::vector<TopKMessage::Part> parts;
   for (const Tiles& t : tiles_of(block)) parts.push_back({t.values(), t.h * t.w});
   return parts;
-}
-
-std::size_t wire_values(const Block& block, const Schedule&, const Options& options) {
-  return TopKMessage(parts_of(block), options.one_in, false).size();
 }
 
 class Demo final : public Scheme {
@@ -122,17 +117,8 @@ constexpr SchemeOption kOptions[] = {
     {.name = "signs",
      .standard = "on",
      .choices = kSwitch,
-     .meaning = "on: the rule takes the signs of the averaged values in place of a gradient, so clip should "
-                "be 0; off: the values"}};
+     .meaning = "on: the rule gets the signs of the averaged values, and clip must be 0; off: the values"}};
 constexpr auto kRefused = all_but_fp32("its few coefficients travel as they are");
-
-void check_clip(const Options& options, const SchemeSettings& settings, const Schedule&) {
-  if (options.clip > 0 && settings.text("signs") == "on")
-    throw UsageError(
-        fmt::format("scheme \"demo\" needs clip = 0, not {}: the rule takes signs, whose norm is that of "
-                    "no gradient; or signs = \"off\"",
-                    options.clip));
-}
 
 }  // namespace
 
@@ -144,7 +130,10 @@ extern constinit const SchemeInfo scheme_demo{
                .edges = EdgeKind::own,
                .rounds = [](int workers) { return make_schedule("complete", workers); },
                .contents = {.chooser = Chooser::sender},
-               .wire_values = wire_values,
+               .wire_values =
+                   [](const Block& block, const Schedule&, const Options& options) {
+                     return TopKMessage(parts_of(block), options.one_in, false).size();
+                   },
                .refused_wires = kRefused,
                .on_host = true,
                .exact = true,
@@ -155,7 +144,11 @@ extern constinit const SchemeInfo scheme_demo{
                .rule = "sgd"},
     .options = kOptions,
     .make = make<Demo>,
-    .check = check_clip,
+    .check =
+        [](const Options& options, const SchemeSettings& settings, const Schedule&) {
+          if (options.clip > 0 && settings.text("signs") == "on")
+            throw UsageError("scheme \"demo\" needs clip = 0, or signs = \"off\": it would scale the signs");
+        },
 };
 
 }  // namespace starling

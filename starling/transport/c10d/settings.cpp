@@ -66,10 +66,12 @@ std::string made_token(const std::string& path) {
   if (token.size() == random_token().size() &&
       token.find_first_not_of("0123456789abcdef") == std::string::npos)
     return token;
-  throw Error(
-      fmt::format("{} {} is not one: somebody else may have written to the store at which the workers "
-                  "meet; set STARLING_TOKEN_FILE",
-                  kMadeBy, in_quotes(path)));
+  std::error_code none;
+  const bool is_gone = !fs::exists(path, none) && !none;
+  throw Error(fmt::format(
+      "{} {} is {}: {}somebody else may have written to the store at which the workers "
+      "meet; set STARLING_TOKEN_FILE",
+      kMadeBy, in_quotes(path), is_gone ? "gone" : "not one", is_gone ? "rank 0 has ended, or " : ""));
 }
 
 // `list`: "eth0", or "eth0,eth1" as Gloo takes it. The first one that is up counts.

@@ -1,5 +1,6 @@
 #include "starling/transport/tcp/address_book.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -19,8 +20,10 @@
 namespace starling::tcp {
 namespace {
 
-// The longest time that one query may delay the next one, and other users of the store.
-constexpr auto kQuestion = std::chrono::milliseconds(100);
+// The longest time that the queries of one round wait together.
+constexpr auto kRound = std::chrono::milliseconds(100);
+// In one round, of those that no link seeks: many places of a run may be empty for ever.
+constexpr std::size_t kOthersInRound = 8;
 constexpr auto kLongestPause = std::chrono::milliseconds(1000);
 constexpr auto kLongestStop = std::chrono::milliseconds(1000);
 
@@ -53,7 +56,9 @@ SaidAddress read_address(const Identity& identity, int rank, const std::string& 
 // The state of the thread. It may outlive the book.
 struct AddressBook::Search {
   void run();
-  bool look_up(int peer);  // false: it is not there yet. Throws StoreLost
+  std::vector<int> next_round();
+  // False: it is not there yet. Throws StoreLost.
+  bool look_up(int peer, std::chrono::milliseconds patience);
 
   const Identity identity;
   const std::shared_ptr<Store> store;
@@ -65,6 +70,8 @@ struct AddressBook::Search {
   std::mutex mutex;
   std::condition_variable changed;
   std::set<int> missing;
+  std::set<int> sought{};  // by links
+  int last_other = -1;     // in the last round
   std::set<int> warned{};  // of forged addresses; these two on the search's thread
   bool was_lost = false;   // the store
   bool stopping = false;
@@ -113,8 +120,22 @@ void AddressBook::stop() {
 }
 
 void AddressBook::refresh(int peer) {
-  with_lock(search_->mutex, [&] { search_->missing.insert(peer); });
+  with_lock(search_->mutex, [&] {
+    search_->missing.insert(peer);
+    search_->sought.insert(peer);
+  });
   search_->changed.notify_all();
+}
+
+// Those that are sought, and some of the others in turn. With the lock.
+std::vector<int> AddressBook::Search::next_round() {
+  std::vector<int> round, others;
+  for (const int peer : missing) (sought.contains(peer) ? round : others).push_back(peer);
+  std::ranges::rotate(others, std::ranges::upper_bound(others, last_other));
+  others.resize(std::min(others.size(), kOthersInRound));
+  if (!others.empty()) last_other = others.back();
+  round.insert(round.end(), others.begin(), others.end());
+  return round;
 }
 
 void AddressBook::Search::run() {
@@ -122,14 +143,15 @@ void AddressBook::Search::run() {
   std::unique_lock lock(mutex);
   while (!stopping) {
     bool any = false, lost = false;
-    for (const int peer : std::vector<int>(missing.begin(), missing.end())) {
+    const std::vector<int> round = next_round();
+    for (const int peer : round) {
       if (stopping || lost) break;
       missing.erase(peer);
       lock.unlock();
       bool there = false;
       std::string reason;
       try {
-        there = look_up(peer);
+        there = look_up(peer, kRound / std::ssize(round));
       } catch (const StoreLost& failure) {
         reason = failure.what();
       }
@@ -155,9 +177,9 @@ void AddressBook::Search::run() {
   changed.notify_all();
 }
 
-bool AddressBook::Search::look_up(int peer) {
+bool AddressBook::Search::look_up(int peer, std::chrono::milliseconds patience) {
   try {
-    const std::string said = store->get(tcp_address_key(identity.channel, peer), kQuestion);
+    const std::string said = store->get(tcp_address_key(identity.channel, peer), patience);
     const auto [is_signed, address] = read_address(identity, peer, said);
     const std::lock_guard lock(mutex);  // after stop() nobody is told anything
     if (!is_signed) {

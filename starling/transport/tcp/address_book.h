@@ -43,7 +43,7 @@ class AddressBook {
   // Takes at most a second. A thread that waits longer for the store is left behind, and holds only
   // the store. (torch's store has no deadline if the host of the store is cut off.)
   void stop();
-  // Looks this peer up again.
+  // A link seeks this peer: looks it up (again), before those that none seeks.
   void refresh(int peer);
 
  private:

@@ -30,6 +30,7 @@ Link::Link(LocalEnd& local, AddressBook& book, int peer)
 
 void Link::open() {
   if (std::exchange(wanted_, true) || finishing_) return;
+  if (!address_) book_.refresh(peer_);
   seek(true);
   if (caller_) welcome(std::exchange(caller_, nullptr));
 }

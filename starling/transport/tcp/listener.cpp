@@ -11,7 +11,6 @@
 namespace starling::tcp {
 namespace {
 
-constexpr auto kBetweenWarnings = std::chrono::seconds(1);
 // For example, out of descriptors.
 constexpr auto kPauseAfterError = std::chrono::milliseconds(100);
 
@@ -92,16 +91,9 @@ void Listener::examine(Tcp::socket socket) {
 }
 
 void Listener::warn(const std::string& message) {
-  const Time now = Clock::now();
-  if (now < next_warning_) {
-    ++unsaid_;
-    return;
-  }
-  next_warning_ = now + kBetweenWarnings;
-  const std::uint64_t unsaid = std::exchange(unsaid_, 0);
-  const std::string more = unsaid > 0 ? fmt::format(" (and {} more since the last such line)", unsaid) : "";
-  local_.warn(fmt::format("tcp transport: worker {} at {} {}{}", local_.identity.rank, to_string(address_),
-                          message, more));
+  if (const auto more = warning_.say(Clock::now()))
+    local_.warn(fmt::format("tcp transport: worker {} at {} {}{}", local_.identity.rank, to_string(address_),
+                            message, *more));
 }
 
 void Listener::close() {

@@ -2,13 +2,12 @@
 // and time, and produce few log lines.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
 #include <string>
 
-#include "starling/core/clock.h"
+#include "starling/core/seldom.h"
 #include "starling/transport/tcp/handshake.h"
 #include "starling/transport/tcp/local_end.h"
 
@@ -36,8 +35,7 @@ class Listener {
   Tcp::endpoint address_;
   asio::steady_timer pause_;
   std::list<std::shared_ptr<Acceptance>> strangers_;  // the oldest first
-  Time next_warning_{};
-  std::uint64_t unsaid_ = 0;  // warnings since the last logged one
+  Seldom warning_;
 };
 
 }  // namespace starling::tcp
