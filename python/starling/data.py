@@ -108,7 +108,7 @@ class Pairs(_OfFiles):
         if pairs == 0 or end > len(bytes_):
             refuse(f"breaks off: it has {len(bytes_)} bytes, too few for {pairs} pairs")
         self._places = bytes_[_PAIRS.size : end].view(torch.int64)
-        if self._places[0] != 0 or bool((self._places.diff() <= 0).any()):
+        if self._places[0] != 0 or bool((self._places[1:] <= self._places[:-1]).any()):
             refuse("a sentence is empty, or begins behind its end")
         if len(bytes_) != end + 2 * int(self._places[-1]):
             refuse(f"has {len(bytes_) - end} bytes of tokens, and should have {2 * int(self._places[-1])}")

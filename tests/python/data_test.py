@@ -80,10 +80,11 @@ class Pairs(DataTest):
 
     def test_refusals(self):
         whole = self.content([2, 3], [4])
-        places = struct.pack("<3Q", 0, 3, 3)
+        places, far = struct.pack("<3Q", 0, 3, 3), struct.pack("<5Q", 0, 2**63 - 1, 2**63, 2**64 - 1, 3)
         for content, why in ((b"PAIR", "no file of sentence pairs"), (b"SHOE" + whole[4:], "no file of sentence pairs"),
                              (whole[:30], "breaks off"), (whole[:-2], "should have 6"), (whole + b"12", "should have 6"),
                              (whole[:16] + places + whole[40:], "a sentence is empty"),
+                             (b"PAIR" + struct.pack("<IQ", 1, 2) + far + whole[40:], "begins behind its end"),
                              (whole[:8] + struct.pack("<Q", 2**60) + whole[16:], "breaks off")):
             self.write(content)
             self.refused(lambda: data.Pairs(self.file), str(self.file), why)
