@@ -64,6 +64,8 @@ class Text(_OfFiles):
     nanoGPT's."""
 
     def __init__(self, path: str | pathlib.Path, context: int, first: int = 0):
+        if context < 1 or first < 0:
+            raise UsageError(f"context = {context}, first = {first}: wants at least 1 and 0")
         self._path, self._context, self._first = pathlib.Path(path), context, first
         self._map()
 
@@ -211,6 +213,9 @@ class Batches(IterableDataset):
         if rank is None or world_size is None:
             world = init()
             rank, world_size = world.rank, world.size
+        if batch < 1 or step < 0 or not 0 <= rank < world_size:
+            raise UsageError(f"batch = {batch}, step = {step}, rank = {rank}: wants at least 1, 0 and 0, and a rank "
+                             f"below world_size = {world_size}")
         self._examples, self._batch, self._seed, self._step = examples, batch, seed, step
         self._rank, self._workers, self._collate = rank, world_size, collate
         self._first = (0, 0)  # the epoch with which they begin, and how many of its examples are taken
@@ -234,7 +239,7 @@ class Batches(IterableDataset):
         return epoch + 1 + number // per_epoch, number % per_epoch * self._batch * workers
 
     def _order(self, epoch: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+        generator = torch.Generator().manual_seed((self._seed * 1_000_003 + epoch) % 2**64)
         return torch.randperm(len(self._examples), generator=generator)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:

@@ -62,6 +62,9 @@ class Text(DataTest):
         for content, why in ((b"", "cannot be mapped"), (b"abc", "within a token"), (b"12345678", "too few for a window")):
             self.write(content)
             self.refused(lambda: data.Text(self.file, 4), str(self.file), why)
+        for context, first in ((0, 0), (4, -1)):
+            self.refused(lambda: data.Text(self.file, context, first),
+                         f"context = {context}, first = {first}: wants at least 1 and 0")
 
 
 class Pairs(DataTest):
@@ -153,6 +156,14 @@ class Batches(unittest.TestCase):
                 self.assertEqual(len(set(members)), len(members))
             self.assertNotEqual(epochs[0], epochs[1])
         self.assertNotEqual(self.some(5), self.some(5, seed=4))
+
+    def test_numbers_have_a_range(self):
+        for wrong in ({"step": -1}, {"rank": 2, "world_size": 2}, {"rank": -1}):
+            with self.assertRaisesRegex(starling.UsageError, "batch = 4, step = .*: wants at least"):
+                self.some(1, **wrong)
+        with self.assertRaisesRegex(starling.UsageError, "batch = 0, .*: wants at least 1"):
+            data.Batches(self.examples, 0)
+        self.assertNotEqual(self.some(5, seed=2**64 - 1), self.some(5, seed=2**64 - 2))
 
     def test_a_run_goes_on_where_it_stood(self):
         self.assertEqual(self.some(20, step=17), self.some(37)[17:])
