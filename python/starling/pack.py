@@ -254,7 +254,11 @@ def pack_translation(options):
 
 def encode_text(options):
     tokenizer = tokenizer_of(options.tokenizer)
-    tokens = tokenizer.encode(END_OF_TEXT + sys.stdin.read(), add_special_tokens=False).ids
+    try:
+        text = sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise Refusal(f"stdin: is no UTF-8 text: byte {error.start}") from error
+    tokens = tokenizer.encode(END_OF_TEXT + text, add_special_tokens=False).ids
     print(*tokens, sep="\n")
 
 
@@ -263,6 +267,7 @@ def decode_text(options):
     words, size = sys.stdin.read().split(), vocabulary_of(tokenizer)
     if not all(word.isdecimal() and int(word) < size for word in words):
         raise Refusal(f"stdin: wants numbers below {size}")
+    sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(tokenizer.decode([int(word) for word in words], skip_special_tokens=False))
 
 

@@ -63,7 +63,7 @@ class Text(DataTest):
             self.write(content)
             self.refused(lambda: data.Text(self.file, 4), str(self.file), why)
         for context, first in ((0, 0), (4, -1)):
-            self.refused(lambda: data.Text(self.file, context, first),
+            self.refused(lambda context=context, first=first: data.Text(self.file, context, first),
                          f"context = {context}, first = {first}: wants at least 1 and 0")
 
 

@@ -100,6 +100,20 @@ class PackText(Packing):
         self.assertEqual((again.returncode, again.stdout), (0, "model.vocabulary = 65001\n"), again.stderr)
         self.assertEqual([(self.folder / f"out/{split}.bin").read_bytes() for split in ("train", "val")], packed)
 
+    def test_a_prompt_is_utf_8_whatever_the_locale(self):
+        done = self.pack(self.folder / "more.jsonl", self.folder / "out", "--learn-vocabulary", 300, "--held-out", 0.2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+        def piped(kind, text):
+            script = pathlib.Path(packing.__file__).with_name("pack.py")
+            return subprocess.run([sys.executable, "-B", script, kind, self.folder / "out/tokenizer.json"], input=text,
+                                  capture_output=True, env=os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"})
+
+        tokens = piped("encode", "漢字\r\n".encode())
+        self.assertEqual(piped("decode", tokens.stdout).stdout.decode(), "<|endoftext|>漢字\r\n")
+        refused = piped("encode", b"caf\xe9")
+        self.assertEqual((refused.returncode, refused.stderr), (2, b"starling: pack: stdin: is no UTF-8 text: byte 3\n"))
+
     def test_refuses_in_one_line_and_leaves_nothing(self):
         (self.folder / "latin.txt").write_bytes(b"caf\xe9")
         for name, line in (("bad", b'{"txt": "b"}'), ("number", b'{"text": 5}'), ("latin", b'{"text": "caf\xe9"}'),
