@@ -11,6 +11,7 @@ import sys
 import tempfile
 import unittest
 
+import google_crc32c
 import numpy
 import torch
 from PIL import Image
@@ -132,6 +133,14 @@ class Images(DataTest):
         images = damaged(70)  # within the first image
         self.refused(lambda: images[0], f"{self.shard}: image 0: its checksum is wrong")
         images[1]
+        index = struct.unpack_from("<Q", whole, 24)[0]
+        far = bytearray(whole)
+        struct.pack_into("<Q", far, index, 2**63)  # the place of an image, with the right sums
+        struct.pack_into("<I", far, 56, google_crc32c.value(bytes(far[index:])))
+        struct.pack_into("<I", far, 60, google_crc32c.value(bytes(far[:60])))
+        self.shard.write_bytes(far)
+        images = data.Images(self.folder / "out", "train")
+        self.refused(lambda: images[0], f"{self.shard}: image 0: its checksum is wrong")
         self.shard.write_bytes(whole[:-1])
         self.refused(lambda: data.Images(self.folder / "out", "train"), f"has {len(whole) - 1} bytes, and should have")
         self.refused(lambda: data.Images(self.folder / "out", "test"), "test-00000.shard: cannot be mapped")

@@ -110,6 +110,7 @@ class PackText(Packing):
                                   capture_output=True, env=os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"})
 
         tokens = piped("encode", "漢字\r\n".encode())
+        self.assertEqual(tokens.stdout.split()[0], b"0")  # the end of a text, as a token
         self.assertEqual(piped("decode", tokens.stdout).stdout.decode(), "<|endoftext|>漢字\r\n")
         refused = piped("encode", b"caf\xe9")
         self.assertEqual((refused.returncode, refused.stderr), (2, b"starling: pack: stdin: is no UTF-8 text: byte 3\n"))
