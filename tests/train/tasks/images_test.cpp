@@ -155,7 +155,7 @@ TEST_F(ImagesTask, RefusesInOneLine) {
             "default: data.test_side = 15: wants at least 16, the size in a test");
   EXPECT_EQ(checked({{"data.test_side", "16"}}), "accepted");
 
-  spill(folder_ / "val-00000.shard", shard_bytes({}, {"ant", "bee", "cat", "eel"}));
+  spill(folder_ / "val-00000.shard", shard_bytes({{0, "x"}}, {"ant", "bee", "cat", "eel"}));
   EXPECT_EQ(refused({}), folder_.path + ": the splits train and val have different classes");
 }
 
