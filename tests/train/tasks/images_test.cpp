@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include "starling/models/classifier.h"
+#include "starling/train/evaluate.h"
 #include "tests/data/tar_files.h"
 #include "tests/refusal.h"
 #include "tests/train/tasks/small_data.h"
@@ -99,6 +100,12 @@ TEST_F(ImagesTask, LeavesBrokenImagesOutAndWarnsOnce) {
   EXPECT_EQ(mine->score(whole).value, static_cast<double>(whole.counts[0]) / 21);
   EXPECT_EQ(mine->score(whole).loss, whole.loss / 21);
   EXPECT_EQ(mine->warnings().size(), 2U);
+
+  std::vector<std::string> said;
+  const auto again = task(recipe());
+  const Score score = test(*again, [&](Level, const std::string& line) { said.push_back(line); });
+  EXPECT_EQ(score.value, mine->score(whole).value);
+  EXPECT_EQ(said.size(), 2U);
 }
 
 TEST_F(ImagesTask, ReadsTarArchivesAsShards) {
