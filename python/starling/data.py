@@ -120,9 +120,12 @@ class Pairs(_OfFiles):
         return len(self._places) // 2
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        first = 2 * _within(index, len(self))
-        a, b, c = self._places[first : first + 3].tolist()
-        return self._tokens[a:b].to(torch.int64), self._tokens[b:c].to(torch.int64)
+        pair = _within(index, len(self))
+        a, b, c = self._places[2 * pair : 2 * pair + 3].tolist()
+        tokens = self._tokens[a:c].to(torch.int64)
+        if (least := int(tokens.min())) < 2:
+            raise Error(f"{self._path}: pair {pair}: token {least}: wants at least 2, behind padding and the end")
+        return tokens[: b - a], tokens[b - a :]
 
 
 class Images(_OfFiles):

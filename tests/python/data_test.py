@@ -92,6 +92,8 @@ class Pairs(DataTest):
                              (whole[:8] + struct.pack("<Q", 2**60) + whole[16:], "breaks off")):
             self.write(content)
             self.refused(lambda: data.Pairs(self.file), str(self.file), why)
+        self.write(self.content([2, 3], [4], [5], [6, 1]))
+        self.refused(lambda: data.Pairs(self.file)[-1], f"{self.file}: pair 1: token 1: wants at least 2")
 
 
 class Images(DataTest):
