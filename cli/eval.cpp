@@ -37,7 +37,7 @@ int eval(const EvalOptions& options) {
   const std::unique_ptr<Task> task = make_task({});
   model.load_into(task->model());
   task->model().to(device);
-  const Score score = test(*task);
+  const Score score = test(*task, warn_to_stderr);
   if (options.json) {
     print_json(
         {{"examples", task->test_examples()}, {"test_loss", score.loss}, {info.score.name, score.value}});

@@ -64,6 +64,8 @@ class Text(_OfFiles):
     nanoGPT's."""
 
     def __init__(self, path: str | pathlib.Path, context: int, first: int = 0):
+        if context < 1 or first < 0:
+            raise UsageError(f"context = {context}, first = {first}: wants at least 1 and 0")
         self._path, self._context, self._first = pathlib.Path(path), context, first
         self._map()
 
@@ -108,7 +110,7 @@ class Pairs(_OfFiles):
         if pairs == 0 or end > len(bytes_):
             refuse(f"breaks off: it has {len(bytes_)} bytes, too few for {pairs} pairs")
         self._places = bytes_[_PAIRS.size : end].view(torch.int64)
-        if self._places[0] != 0 or bool((self._places.diff() <= 0).any()):
+        if self._places[0] != 0 or bool((self._places[1:] <= self._places[:-1]).any()):
             refuse("a sentence is empty, or begins behind its end")
         if len(bytes_) != end + 2 * int(self._places[-1]):
             refuse(f"has {len(bytes_) - end} bytes of tokens, and should have {2 * int(self._places[-1])}")
@@ -118,9 +120,12 @@ class Pairs(_OfFiles):
         return len(self._places) // 2
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        first = 2 * _within(index, len(self))
-        a, b, c = self._places[first : first + 3].tolist()
-        return self._tokens[a:b].to(torch.int64), self._tokens[b:c].to(torch.int64)
+        pair = _within(index, len(self))
+        a, b, c = self._places[2 * pair : 2 * pair + 3].tolist()
+        tokens = self._tokens[a:c].to(torch.int64)
+        if (least := int(tokens.min())) < 2:
+            raise Error(f"{self._path}: pair {pair}: token {least}: wants at least 2, behind padding and the end")
+        return tokens[: b - a], tokens[b - a :]
 
 
 class Images(_OfFiles):
@@ -182,8 +187,9 @@ class Images(_OfFiles):
         path, bytes_, entries = self._shards[shard]
         place, size, label, sum_ = _ENTRY.unpack_from(
             bytes(bytes_[entries + within * _ENTRY.size : entries + (within + 1) * _ENTRY.size]))
-        jpeg = bytes_[place : place + size]
-        if len(jpeg) != size or label >= len(self.classes) or checksum([jpeg]) != sum_:
+        there = place + size <= entries and label < len(self.classes)
+        jpeg = bytes_[place : place + size] if there else bytes_[:0]
+        if not there or checksum([jpeg]) != sum_:
             raise Error(f"{path}: image {within}: its checksum is wrong")
         image = Image.open(io.BytesIO(jpeg.numpy())).convert("RGB")
         return (self._transform(image) if self._transform else image), label
@@ -211,6 +217,9 @@ class Batches(IterableDataset):
         if rank is None or world_size is None:
             world = init()
             rank, world_size = world.rank, world.size
+        if batch < 1 or step < 0 or not 0 <= rank < world_size:
+            raise UsageError(f"batch = {batch}, step = {step}, rank = {rank}: wants at least 1, 0 and 0, and a rank "
+                             f"below world_size = {world_size}")
         self._examples, self._batch, self._seed, self._step = examples, batch, seed, step
         self._rank, self._workers, self._collate = rank, world_size, collate
         self._first = (0, 0)  # the epoch with which they begin, and how many of its examples are taken
@@ -234,7 +243,7 @@ class Batches(IterableDataset):
         return epoch + 1 + number // per_epoch, number % per_epoch * self._batch * workers
 
     def _order(self, epoch: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+        generator = torch.Generator().manual_seed((self._seed * 1_000_003 + epoch) % 2**64)
         return torch.randperm(len(self._examples), generator=generator)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:

@@ -4,6 +4,7 @@ This file needs neither torch nor the package: `starling pack` runs it by its pa
 """
 
 import argparse
+import array
 import difflib
 import hashlib
 import io
@@ -33,12 +34,14 @@ def documents(paths):
         elif not path.exists():
             raise Refusal(f"{path}: not there")
         elif path.suffix == ".jsonl":
-            with open(path, encoding="utf-8") as lines:
+            with open(path, "rb") as lines:
                 for number, line in enumerate(lines, 1):
                     try:
-                        yield json.loads(line)["text"]
-                    except (ValueError, KeyError, TypeError) as error:
+                        text = json.loads(line)["text"]
+                        text.encode()  # it is text, and no half of a surrogate pair is in it
+                    except (ValueError, KeyError, TypeError, AttributeError) as error:
                         raise Refusal(f'{path}:{number}: wants {{"text": "..."}}') from error
+                    yield text
         else:
             try:
                 yield path.read_text(encoding="utf-8")
@@ -57,6 +60,8 @@ def tokenizer_of(vocabulary):
             raise Refusal(f"{path}: is no tokenizer: {error}") from error
         if tokenizer.token_to_id(END_OF_TEXT) is None:
             raise Refusal(f"{path}: has no token {END_OF_TEXT}")
+        tokenizer.no_truncation()  # the file may ask for both
+        tokenizer.no_padding()
         return tokenizer
     for table, merges in (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")):
         if (path / table).exists() and (path / merges).exists():
@@ -72,6 +77,11 @@ def with_bytes(tokenizers, tokenizer):
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     tokenizer.add_special_tokens([END_OF_TEXT])
     return tokenizer
+
+
+def vocabulary_of(tokenizer):
+    """Every token is smaller. Numbers may be left out."""
+    return max(tokenizer.get_vocab().values()) + 1
 
 
 def learnt_tokenizer(paths, size):
@@ -96,6 +106,7 @@ def encode(paths, tokenizer, held_out, files):
     documents and tokens of each split."""
     numpy = imported("numpy")
     end = tokenizer.token_to_id(END_OF_TEXT)
+    tokenizer.encode_special_tokens = True  # as text: a document that names the end does not end there
     counts = {split: {"documents": 0, "tokens": 0} for split in files}
 
     def write(batch):
@@ -125,7 +136,7 @@ def pack_text(options):
         tokenizer = tokenizer_of(options.vocabulary)
     else:
         tokenizer = learnt_tokenizer(options.sources, options.learn_vocabulary)
-    size = tokenizer.get_vocab_size()
+    size = vocabulary_of(tokenizer)
     if size > MOST_TOKENS:
         raise Refusal(f"{options.vocabulary}: has {size} tokens, at most {MOST_TOKENS} are allowed")
     with appearing(out) as draft:
@@ -182,7 +193,7 @@ def encode_pairs(sources, targets, pieces, longest, out):
     """Writes the pairs that are not empty, and have at most `longest` tokens on each side. Returns
     their numbers."""
     numpy = imported("numpy")
-    lengths, left_out = [], 0
+    lengths, left_out = array.array("q", [0]), 0
     with open(out.with_suffix(".tokens"), "w+b") as tokens:
         pairs = sentence_pairs(sources, targets)
         while batch := list(itertools.islice(pairs, BATCH)):
@@ -197,10 +208,10 @@ def encode_pairs(sources, targets, pieces, longest, out):
         tokens.seek(0)
         with open(out, "wb") as file:  # starling/data/pairs.h
             file.write(b"PAIR" + struct.pack("<IQ", 1, len(lengths) // 2))
-            file.write(numpy.cumsum([0, *lengths], dtype="<u8").tobytes())
+            file.write(numpy.cumsum(lengths, dtype="<u8").tobytes())
             shutil.copyfileobj(tokens, file)
     out.with_suffix(".tokens").unlink()
-    return {"pairs": len(lengths) // 2, "source_tokens": sum(lengths[::2]), "target_tokens": sum(lengths[1::2]),
+    return {"pairs": len(lengths) // 2, "source_tokens": sum(lengths[1::2]), "target_tokens": sum(lengths[2::2]),
             "left_out": left_out}
 
 
@@ -243,15 +254,20 @@ def pack_translation(options):
 
 def encode_text(options):
     tokenizer = tokenizer_of(options.tokenizer)
-    tokens = tokenizer.encode(END_OF_TEXT + sys.stdin.read(), add_special_tokens=False).ids
+    try:
+        text = sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise Refusal(f"stdin: is no UTF-8 text: byte {error.start}") from error
+    tokens = tokenizer.encode(END_OF_TEXT + text, add_special_tokens=False).ids
     print(*tokens, sep="\n")
 
 
 def decode_text(options):
     tokenizer = tokenizer_of(options.tokenizer)
-    words = sys.stdin.read().split()
-    if not all(word.isdecimal() and int(word) < tokenizer.get_vocab_size() for word in words):
-        raise Refusal(f"stdin: wants numbers below {tokenizer.get_vocab_size()}")
+    words, size = sys.stdin.read().split(), vocabulary_of(tokenizer)
+    if not all(word.isdecimal() and int(word) < size for word in words):
+        raise Refusal(f"stdin: wants numbers below {size}")
+    sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(tokenizer.decode([int(word) for word in words], skip_special_tokens=False))
 
 

@@ -23,6 +23,14 @@ class Broken(Exception):
     """An image that is left out."""
 
 
+def of_8_bits(image):
+    """Grey pixels of 16 bits as their high bytes: convert() alone would make most of them white."""
+    low, high = image.getextrema()
+    if image.mode == "F" or low < 0 or high >= 1 << 16:
+        raise Broken("has pixels of 32 bits: wants 8 or 16")
+    return image.convert("I").point(lambda pixel: pixel / 256).convert("L")
+
+
 def jpeg_of(path, shorter, quality):
     """The bytes of a grey or RGB JPEG: those of the file, if it is one of the wanted size."""
     image_module = imported("PIL.Image", "pillow")
@@ -34,7 +42,8 @@ def jpeg_of(path, shorter, quality):
             if image.format == "JPEG" and image.mode in ("L", "RGB") and not large and width * height <= MOST_PIXELS:
                 image.load()  # it is whole
                 return data
-            pixels = image.convert("L" if image.mode in ("1", "L") else "RGB")
+            pixels = of_8_bits(image) if image.mode[0] in "IF" else image
+            pixels = pixels.convert("L" if pixels.mode in ("1", "L") else "RGB")
             if large:
                 size = [round(side * shorter / min(width, height)) for side in (width, height)]
                 pixels = pixels.resize(size, image_module.Resampling.LANCZOS)
@@ -111,6 +120,10 @@ def write_split(folder, writer, options, skipped):
             return error
 
     items = [(label, path) for label, name in enumerate(writer.classes) for path in images_of(folder / name)]
+    empty = sorted(set(range(len(writer.classes))) - {label for label, _ in items})
+    if items and empty:
+        print(f"starling: pack: {folder / writer.classes[empty[0]]}: has no images (as {len(empty)} of "
+              f"{len(writer.classes)} classes)", file=sys.stderr)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for begin in range(0, len(items), BATCH):
             some = items[begin:begin + BATCH]

@@ -77,7 +77,12 @@ def appearing(out):
         draft = pathlib.Path(name) / "draft"
         with writing(out):
             draft.mkdir()
-        yield draft
+        try:
+            yield draft
+        except OSError as error:
+            if error.filename is None:  # what cannot be opened has a name, what cannot be written has none
+                raise Unwritable(f"{out}: cannot be written: {error.strerror or error}") from error
+            raise
         with writing(out):
             if out.exists():
                 out.rmdir()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -66,10 +67,18 @@ struct ImageLoader::Job {
 };
 
 ImageLoader::ImageLoader(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error& failure) {
+    end();
+    throw Error(fmt::format("data.threads = {}: only {} could be started: {}", threads, threads_.size(),
+                            failure.code().message()));
+  }
 }
 
-ImageLoader::~ImageLoader() {
+ImageLoader::~ImageLoader() { end(); }
+
+void ImageLoader::end() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;

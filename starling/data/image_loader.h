@@ -29,6 +29,7 @@ struct DecodedImages {
 
 class ImageLoader {
  public:
+  // Throws Error if the system has no thread left.
   explicit ImageLoader(int threads);
   // Waits for the images that are being decoded now, and leaves the others.
   ~ImageLoader();
@@ -43,6 +44,7 @@ class ImageLoader {
  private:
   struct Job;
   void work();
+  void end();
 
   std::mutex mutex_;
   std::condition_variable changed_;

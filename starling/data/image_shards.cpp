@@ -69,6 +69,7 @@ ImageShards::ImageShards(const std::string& folder, const std::string& split) {
       throw Error(fmt::format("{}: has other classes than {}", path, shard_path(folder, split, 0)));
     add(std::move(shard));
   }
+  if (size() == 0) throw Error(fmt::format("{}/{}-*.shard: there is no image in them", folder, split));
 }
 
 void ImageShards::add(std::unique_ptr<const ImageShard> shard) {

@@ -27,8 +27,8 @@ class ImageShard {
 class ImageShards {
  public:
   // Reads SPLIT-00000.shard and the others in the folder, or SPLIT-0.tar and so on, with any number
-  // of zeros before the number. Throws Error if one is missing, if there are both kinds, as
-  // PackedShard and TarShard do, or if shards are not of one packing.
+  // of zeros before the number. Throws Error if one is missing, if there are both kinds, if there
+  // is no image, as PackedShard and TarShard do, or if shards are not of one packing.
   ImageShards(const std::string& folder, const std::string& split);
 
   std::int64_t size() const { return first_.back(); }

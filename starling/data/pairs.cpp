@@ -29,7 +29,7 @@ Pairs::Pairs(const std::string& path, std::int64_t vocabulary)
   if (version != kVersion) fail(fmt::format("has layout {}, known is {}", version, kVersion));
   const auto pairs = take<std::uint64_t>(bytes, 8);
   if (pairs == 0) fail("has no pairs");
-  if (pairs >= bytes.size() / 16)  // each needs more than its two places
+  if (pairs >= (bytes.size() - kHeader + 8) / 16)  // 2n + 1 places need 16 n + 8 bytes
     fail(fmt::format("breaks off: it has {} bytes, too few for {} pairs", bytes.size(), pairs));
   size_ = static_cast<std::int64_t>(pairs);
   const std::uint64_t tokens = (bytes.size() - kHeader - 8 * (2 * pairs + 1)) / 2;

@@ -16,18 +16,18 @@ namespace starling {
 
 namespace {
 
-Tally tally_of(Task& task, std::int64_t first, std::int64_t last) {
+Tally tally_of(Task& task, std::int64_t first, std::int64_t last, const Log& log) {
   const c10::AutoGradMode no_gradient(false);
   task.model().eval();
   Tally tally = task.test(first, last);
   task.model().train();
+  log_warnings(task, log);
   return tally;
 }
 
 // The sum over all workers of their tallies, each of its own part of the test set.
 Tally test_together(Optimizer& optimizer, Task& task, std::int64_t first, std::int64_t last) {
-  Tally tally = tally_of(task, first, last);
-  log_warnings(task, optimizer.world().log);
+  Tally tally = tally_of(task, first, last, optimizer.world().log);
   std::vector<float> values{static_cast<float>(tally.examples), static_cast<float>(tally.loss)};
   for (const std::int64_t count : tally.counts) values.push_back(static_cast<float>(count));
   const int workers = std::max(optimizer.average(values), 1);
@@ -45,7 +45,7 @@ std::int64_t sortable(std::int64_t bits) {
 
 }  // namespace
 
-Score test(Task& task) { return task.score(tally_of(task, 0, task.test_examples())); }
+Score test(Task& task, const Log& log) { return task.score(tally_of(task, 0, task.test_examples(), log)); }
 
 AverageScore test_average(Optimizer& optimizer, Task& task, const Ema* ema) {
   failpoint("test");
@@ -66,8 +66,7 @@ AverageScore test_average(Optimizer& optimizer, Task& task, const Ema* ema) {
 
 double test_worst(Optimizer& optimizer, Task& task, const ScoreInfo& info) {
   const double sign = info.higher_is_better ? -1 : 1;
-  std::int64_t worst = sortable(std::bit_cast<std::int64_t>(sign * test(task).value));
-  log_warnings(task, optimizer.world().log);
+  std::int64_t worst = sortable(std::bit_cast<std::int64_t>(sign * test(task, optimizer.world().log).value));
   optimizer.maximum({&worst, 1});
   return sign * std::bit_cast<double>(sortable(worst));
 }

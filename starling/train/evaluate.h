@@ -8,8 +8,8 @@
 
 namespace starling {
 
-// Tests this worker's model as it stands, on the whole test set.
-Score test(Task& task);
+// Tests this worker's model as it stands, on the whole test set. Logs what the test left out.
+Score test(Task& task, const Log& log);
 
 struct AverageScore {
   Score score;

@@ -1,6 +1,7 @@
 import os
 import pathlib
 import subprocess
+import tomllib
 
 from command import CommandTest
 
@@ -76,6 +77,21 @@ class Main(CommandTest):
                     self.assertNotIn("refused", said)
                 else:
                     self.assertIn("[optimizer]", self.starling("train", recipe, "--print-config"))
+
+    def test_a_twin_is_the_same_job_with_an_all_reduce(self):
+        twins = sorted((pathlib.Path(__file__).parent.parent.parent / "recipes").rglob("*-all-reduce.toml"))
+        self.assertGreater(len(twins), 3)
+        for path in twins:
+            with self.subTest(path.name):
+                twin, recipe = (tomllib.loads(each.read_text())
+                                for each in (path, path.with_name(path.name.replace("-all-reduce", ""))))
+                self.assertEqual(twin.pop("mixing"), {"scheme": "all-reduce"})
+                del recipe["mixing"]
+                for keys in (twin, recipe):
+                    for section, names in (("run", ("out", "ends")), ("optimizer", ("rule", "lr", "betas", "window"))):
+                        for name in names:
+                            keys[section].pop(name, None)
+                self.assertEqual(twin, recipe)
 
     def test_a_result_that_cannot_be_written_is_a_failure(self):
         with open("/dev/full", "w") as full:

@@ -1,12 +1,17 @@
 #include "starling/data/image_loader.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <numeric>
 
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "starling/data/jpeg.h"
 #include "tests/data/image_files.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -95,6 +100,18 @@ TEST_F(ImageLoaderTest, PassesOnWhatIsNoFaultOfAnImage) {
     return view_of(image, size);
   });
   EXPECT_THROW(failing.get(), std::bad_alloc);
+}
+
+TEST_F(ImageLoaderTest, SaysThatThereIsNoThreadLeft) {
+  const auto refused = [] {
+    const rlimit none{};
+    if (getuid() == 0 && setresuid(65534, 65534, 65534) != 0) std::_Exit(2);  // root has no limit
+    setrlimit(RLIMIT_NPROC, &none);
+    std::fputs(refusal<Error>([] { const ImageLoader loader(3); }).c_str(), stderr);
+    std::_Exit(1);
+  };
+  EXPECT_EXIT(refused(), testing::ExitedWithCode(1),
+              "data.threads = 3: only 0 could be started: Resource temporarily unavailable");
 }
 
 // Nothing waits for images that nobody wants any more.

@@ -62,6 +62,10 @@ TEST_F(ImageShardsTest, RefusesShardsThatAreNotOfOnePacking) {
             "/train-00001.shard: says that it is shard 1 of 3, and should be 1 of 2");
   EXPECT_EQ(refused_pair(shard_bytes({}, {"cat"}, 1, 2)),
             "/train-00001.shard: has other classes than " + folder_.path + "/train-00000.shard");
+  spill_shard(0, shard_bytes({}, kClasses));
+  EXPECT_EQ(refusal<Error>([&] { ImageShards(folder_.path, "train"); }),
+            folder_.path + "/train-*.shard: there is no image in them");
+  spill_shard(0, shard_bytes({{0, "x"}}, kClasses, 0, 2));
   std::filesystem::remove(folder_ / "train-00001.shard");
   EXPECT_EQ(refusal<Error>([&] { ImageShards(folder_.path, "train"); }),
             folder_.path + "/train-00001.shard: cannot be opened: No such file or directory");

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/data/data_files.h"
@@ -61,6 +62,13 @@ TEST_F(PairsTest, RefusesWhatIsNoFileOfPairs) {
 TEST_F(PairsTest, RefusesAFileThatBreaksOffOrHasOtherPlaces) {
   EXPECT_EQ(refused(file(0, 2, 3, 1ULL << 60)),
             ": breaks off: it has 46 bytes, too few for 1152921504606846976 pairs");
+  for (const std::size_t size : {16, 31, 32, 39})  // before the end of the places
+    EXPECT_EQ(refused(file(0, 2, 3).substr(0, size)),
+              fmt::format(": breaks off: it has {} bytes, too few for 1 pairs", size));
+  // Nothing behind the last page of the file is read.
+  std::string ascending = "PAIR" + number_bytes(1, 4) + number_bytes(255, 8);
+  for (std::uint64_t place = 0; ascending.size() < 4096; ++place) ascending += number_bytes(place, 8);
+  EXPECT_EQ(refused(ascending), ": breaks off: it has 4096 bytes, too few for 255 pairs");
   EXPECT_EQ(refused(file(0, 2, 3).substr(0, 44)),
             ": breaks off: the target of pair 0 ends at place 3, but the file has 2 tokens");
   EXPECT_EQ(

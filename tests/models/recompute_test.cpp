@@ -116,6 +116,20 @@ TEST(Recompute, KeepsAutocast) {
   expect_equal(resnet(false, 18), resnet(true, 18), /*autocast=*/true);
 }
 
+TEST(Autocast, LeavesWhatWasThereBefore) {
+  const at::ScalarType type = at::autocast::get_autocast_dtype(at::kCPU);
+  {
+    const Autocast half(at::kCPU, at::kHalf);
+    {
+      const Autocast narrow(at::kCPU, at::kBFloat16);
+    }
+    EXPECT_TRUE(at::autocast::is_autocast_enabled(at::kCPU));
+    EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCPU), at::kHalf);
+  }
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+  EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCPU), type);
+}
+
 // The bytes that this thread holds beyond those at the start, and the most of them.
 class Memory final : public c10::MemoryReportingInfoBase {
  public:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import unittest
 
+import google_crc32c
 import numpy
 import torch
 from PIL import Image
@@ -62,6 +63,9 @@ class Text(DataTest):
         for content, why in ((b"", "cannot be mapped"), (b"abc", "within a token"), (b"12345678", "too few for a window")):
             self.write(content)
             self.refused(lambda: data.Text(self.file, 4), str(self.file), why)
+        for context, first in ((0, 0), (4, -1)):
+            self.refused(lambda context=context, first=first: data.Text(self.file, context, first),
+                         f"context = {context}, first = {first}: wants at least 1 and 0")
 
 
 class Pairs(DataTest):
@@ -80,13 +84,16 @@ class Pairs(DataTest):
 
     def test_refusals(self):
         whole = self.content([2, 3], [4])
-        places = struct.pack("<3Q", 0, 3, 3)
+        places, far = struct.pack("<3Q", 0, 3, 3), struct.pack("<5Q", 0, 2**63 - 1, 2**63, 2**64 - 1, 3)
         for content, why in ((b"PAIR", "no file of sentence pairs"), (b"SHOE" + whole[4:], "no file of sentence pairs"),
                              (whole[:30], "breaks off"), (whole[:-2], "should have 6"), (whole + b"12", "should have 6"),
                              (whole[:16] + places + whole[40:], "a sentence is empty"),
+                             (b"PAIR" + struct.pack("<IQ", 1, 2) + far + whole[40:], "begins behind its end"),
                              (whole[:8] + struct.pack("<Q", 2**60) + whole[16:], "breaks off")):
             self.write(content)
             self.refused(lambda: data.Pairs(self.file), str(self.file), why)
+        self.write(self.content([2, 3], [4], [5], [6, 1]))
+        self.refused(lambda: data.Pairs(self.file)[-1], f"{self.file}: pair 1: token 1: wants at least 2")
 
 
 class Images(DataTest):
@@ -128,6 +135,14 @@ class Images(DataTest):
         images = damaged(70)  # within the first image
         self.refused(lambda: images[0], f"{self.shard}: image 0: its checksum is wrong")
         images[1]
+        index = struct.unpack_from("<Q", whole, 24)[0]
+        far = bytearray(whole)
+        struct.pack_into("<Q", far, index, 2**63)  # the place of an image, with the right sums
+        struct.pack_into("<I", far, 56, google_crc32c.value(bytes(far[index:])))
+        struct.pack_into("<I", far, 60, google_crc32c.value(bytes(far[:60])))
+        self.shard.write_bytes(far)
+        images = data.Images(self.folder / "out", "train")
+        self.refused(lambda: images[0], f"{self.shard}: image 0: its checksum is wrong")
         self.shard.write_bytes(whole[:-1])
         self.refused(lambda: data.Images(self.folder / "out", "train"), f"has {len(whole) - 1} bytes, and should have")
         self.refused(lambda: data.Images(self.folder / "out", "test"), "test-00000.shard: cannot be mapped")
@@ -152,6 +167,14 @@ class Batches(unittest.TestCase):
                 self.assertEqual(len(set(members)), len(members))
             self.assertNotEqual(epochs[0], epochs[1])
         self.assertNotEqual(self.some(5), self.some(5, seed=4))
+
+    def test_numbers_have_a_range(self):
+        for wrong in ({"step": -1}, {"rank": 2, "world_size": 2}, {"rank": -1}):
+            with self.assertRaisesRegex(starling.UsageError, "batch = 4, step = .*: wants at least"):
+                self.some(1, **wrong)
+        with self.assertRaisesRegex(starling.UsageError, "batch = 0, .*: wants at least 1"):
+            data.Batches(self.examples, 0)
+        self.assertNotEqual(self.some(5, seed=2**64 - 1), self.some(5, seed=2**64 - 2))
 
     def test_a_run_goes_on_where_it_stood(self):
         self.assertEqual(self.some(20, step=17), self.some(37)[17:])

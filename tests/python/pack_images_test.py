@@ -92,6 +92,27 @@ class PackImages(unittest.TestCase):
         self.assertEqual((about["classes"], about["train"]["images"], len(about["train"]["skipped"])),
                          (["cat", "dög"], 6, 2))
 
+    def test_grey_of_16_bits_keeps_its_tones(self):
+        cat, tones = self.raw / "train/cat", numpy.linspace(0, 65535, 64 * 64).astype("<u2").reshape(64, 64)
+        Image.fromarray(tones).save(cat / "b.png")
+        Image.fromarray(tones).save(cat / "c.tif")
+        (cat / "d.pgm").write_bytes(b"P5\n64 64\n65535\n" + tones.byteswap().tobytes())
+        Image.fromarray(tones.astype("float32")).save(cat / "e.tif")
+        Image.fromarray(tones.astype("<i4") - 1).save(cat / "f.tif")
+        images, said = self.packed("train", "--quality", 100)
+        made = [Image.open(io.BytesIO(jpeg)) for name, jpeg in images[1:-1]]
+        self.assertEqual([image.mode for image in made], ["L"] * 3)
+        for image in made:
+            self.assertLessEqual(numpy.abs(numpy.asarray(image).astype(int) - tones // 256).max(), 2)
+        self.assertEqual(said.splitlines()[:2], [
+            f"starling: pack: {cat / name}: is left out: has pixels of 32 bits: wants 8 or 16" for name in ("e.tif", "f.tif")])
+
+    def test_names_a_class_without_images(self):
+        (self.raw / "val/dög/a.jpg").rename(self.raw / "val/dög/a.txt")
+        images, said = self.packed("val")
+        self.assertEqual([name for name, _ in images], ["cat"])
+        self.assertEqual(said.splitlines()[0], f"starling: pack: {self.raw}/val/dög: has no images (as 1 of 2 classes)")
+
     def test_only_larger_images_are_resized(self):
         dog = self.raw / "train/dög"
         picture(90, 60).save(dog / "b.jpg")

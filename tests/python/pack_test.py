@@ -80,9 +80,46 @@ class PackText(Packing):
             for file in (self.folder / "again").iterdir():
                 file.unlink()
 
+    def test_all_of_a_document_is_text(self):
+        texts = ["one <|endoftext|> two", "three " * 50, *TEXTS[:20]]
+        (self.folder / "some.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        first = self.pack(self.folder / "some.jsonl", self.folder / "out", "--learn-vocabulary", 300, "--held-out", 0.2)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        tokenizer = Tokenizer.from_file(str(self.folder / "out/tokenizer.json"))
+        self.assertEqual(sorted(self.documents("train", tokenizer) + self.documents("val", tokenizer)), sorted(texts))
+        # A tokenizer may cut and pad, and leave numbers out.
+        packed = [(self.folder / f"out/{split}.bin").read_bytes() for split in ("train", "val")]
+        self.folder.joinpath("out").rename(self.folder / "first")
+        tokenizer.enable_truncation(8)
+        tokenizer.enable_padding(length=400)
+        other = json.loads(tokenizer.to_str())
+        other["model"]["vocab"]["far"] = 65000
+        (self.folder / "other.json").write_text(json.dumps(other))
+        again = self.pack(self.folder / "some.jsonl", self.folder / "out", "--vocabulary", self.folder / "other.json",
+                          "--held-out", 0.2)
+        self.assertEqual((again.returncode, again.stdout), (0, "model.vocabulary = 65001\n"), again.stderr)
+        self.assertEqual([(self.folder / f"out/{split}.bin").read_bytes() for split in ("train", "val")], packed)
+
+    def test_a_prompt_is_utf_8_whatever_the_locale(self):
+        done = self.pack(self.folder / "more.jsonl", self.folder / "out", "--learn-vocabulary", 300, "--held-out", 0.2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+        def piped(kind, text):
+            script = pathlib.Path(packing.__file__).with_name("pack.py")
+            return subprocess.run([sys.executable, "-B", script, kind, self.folder / "out/tokenizer.json"], input=text,
+                                  capture_output=True, env=os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"})
+
+        tokens = piped("encode", "漢字\r\n".encode())
+        self.assertEqual(tokens.stdout.split()[0], b"0")  # the end of a text, as a token
+        self.assertEqual(piped("decode", tokens.stdout).stdout.decode(), "<|endoftext|>漢字\r\n")
+        refused = piped("encode", b"caf\xe9")
+        self.assertEqual((refused.returncode, refused.stderr), (2, b"starling: pack: stdin: is no UTF-8 text: byte 3\n"))
+
     def test_refuses_in_one_line_and_leaves_nothing(self):
         (self.folder / "latin.txt").write_bytes(b"caf\xe9")
-        (self.folder / "bad.jsonl").write_text('{"text": "a"}\n{"txt": "b"}\n')
+        for name, line in (("bad", b'{"txt": "b"}'), ("number", b'{"text": 5}'), ("latin", b'{"text": "caf\xe9"}'),
+                           ("half", b'{"text": "\\ud83d"}')):
+            (self.folder / f"{name}.jsonl").write_bytes(b'{"text": "a"}\n' + line + b"\n")
         (self.folder / "used").mkdir()
         (self.folder / "used" / "file").touch()
         learn = ("--learn-vocabulary", 300)
@@ -90,7 +127,8 @@ class PackText(Packing):
         cases = [
             ([self.folder / "nowhere", new, *learn], f"{self.folder}/nowhere: not there"),
             ([self.folder / "latin.txt", new, *learn], f"{self.folder}/latin.txt: is no UTF-8 text: byte 3"),
-            ([self.folder / "bad.jsonl", new, *learn], f'{self.folder}/bad.jsonl:2: wants {{"text": "..."}}'),
+            *(([self.folder / f"{name}.jsonl", new, *learn], f'{self.folder}/{name}.jsonl:2: wants {{"text": "..."}}')
+              for name in ("bad", "number", "latin", "half")),
             ([texts, self.folder / "used", *learn], f"{self.folder}/used: is not empty"),
             ([texts, new, "--vocabulary", texts], f"{texts}: wants a tokenizer.json, or a folder of encoder.json and "
              "vocab.bpe (vocab.json and merges.txt)"),
@@ -143,6 +181,18 @@ class PackText(Packing):
                 self.assertEqual((code, said.getvalue()),
                                  (1, f"starling: pack: {out}: cannot be written: Permission denied\n"))
         self.assertEqual(sorted(self.folder.iterdir()), before)
+
+    def test_a_full_disk_is_the_outputs(self):
+        def writes():
+            with packing.appearing(self.folder / "new"):
+                with open("/dev/full", "wb") as file:
+                    file.write(b"x")
+
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(packing.exit_code_of("pack", writes), 1)
+        self.assertEqual(said.getvalue(),
+                         f"starling: pack: {self.folder}/new: cannot be written: No space left on device\n")
+        self.assertFalse((self.folder / "new").exists())
 
     def test_an_input_that_must_not_be_read_is_a_wrong_input(self):
         def reads():

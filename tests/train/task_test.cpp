@@ -140,7 +140,7 @@ TEST(Evaluate, WorkersTestThePartsAndTheScoreIsOfTheWhole) {
       CountingTask task(examples);
       Optimizer optimizer(task.model(), SGD{.lr = 0}, {}, world);
       const AverageScore average = test_average(optimizer, task);
-      const Score mine = test(task);
+      const Score mine = test(task, world.log);
       EXPECT_NEAR(average.score.value, mine.value, 1e-6) << examples;  // averages are float
       EXPECT_NEAR(average.score.loss, 0.5, 1e-6);
       EXPECT_NEAR(average.consensus_distance, 0, 1e-6);

@@ -43,7 +43,9 @@ class Translator(torch.nn.Module):
     def loss(self, source, target):
         before = torch.nn.functional.pad(target[:, :-1], (1, 0), value=END)
         causal = torch.nn.Transformer.generate_square_subsequent_mask(target.shape[1])
-        x = self.layers(self.embedded(source), self.embedded(before), tgt_mask=causal)
+        padding = source == PADDING
+        x = self.layers(self.embedded(source), self.embedded(before), tgt_mask=causal, src_key_padding_mask=padding,
+                        memory_key_padding_mask=padding)
         logits = x @ self.embedding.weight.T
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PADDING)
 

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include "starling/models/classifier.h"
+#include "starling/train/evaluate.h"
 #include "tests/data/tar_files.h"
 #include "tests/refusal.h"
 #include "tests/train/tasks/small_data.h"
@@ -99,6 +100,12 @@ TEST_F(ImagesTask, LeavesBrokenImagesOutAndWarnsOnce) {
   EXPECT_EQ(mine->score(whole).value, static_cast<double>(whole.counts[0]) / 21);
   EXPECT_EQ(mine->score(whole).loss, whole.loss / 21);
   EXPECT_EQ(mine->warnings().size(), 2U);
+
+  std::vector<std::string> said;
+  const auto again = task(recipe());
+  const Score score = test(*again, [&](Level, const std::string& line) { said.push_back(line); });
+  EXPECT_EQ(score.value, mine->score(whole).value);
+  EXPECT_EQ(said.size(), 2U);
 }
 
 TEST_F(ImagesTask, ReadsTarArchivesAsShards) {
@@ -155,7 +162,7 @@ TEST_F(ImagesTask, RefusesInOneLine) {
             "default: data.test_side = 15: wants at least 16, the size in a test");
   EXPECT_EQ(checked({{"data.test_side", "16"}}), "accepted");
 
-  spill(folder_ / "val-00000.shard", shard_bytes({}, {"ant", "bee", "cat", "eel"}));
+  spill(folder_ / "val-00000.shard", shard_bytes({{0, "x"}}, {"ant", "bee", "cat", "eel"}));
   EXPECT_EQ(refused({}), folder_.path + ": the splits train and val have different classes");
 }
 
