@@ -9,8 +9,6 @@
 
 namespace starling::cli {
 
-constexpr std::size_t kMostRuns = 2 * kChartColours;
-
 // The runs' names in legends: the last part of each folder, or the whole path where two are alike.
 std::vector<std::string> names_of(const std::vector<RunFolder>& runs);
 

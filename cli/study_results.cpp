@@ -6,8 +6,10 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/json.h"
 #include "starling/core/error.h"
@@ -72,17 +74,19 @@ RunCurve mean_of(const std::vector<RunFolder>& runs, RunCurve RunFolder::* curve
 
 // ---------------------------------------------------------------- files of a run
 
-void read_versions(const std::string& path, StudyResults& results) {
+struct StudyVersions {
+  std::set<std::string> starling, torch;
+};
+
+void read_versions(const std::string& path, StudyVersions& versions) {
   const auto summary =
       StudyJson::parse(read_at_most(path, kMostSummaryFile, "summary of a run"), nullptr, false);
-  const auto text = [&](const char* name) -> std::string {
-    if (!summary.is_object() || !summary.contains("versions")) return "";
-    const StudyJson& versions = summary["versions"];
-    return versions.is_object() && versions.contains(name) && versions[name].is_string()
-               ? versions[name].get<std::string>()
-               : "";
+  if (!summary.is_object() || !summary.contains("versions") || !summary["versions"].is_object()) return;
+  const auto add = [&](const char* name, std::set<std::string>& to) {
+    const StudyJson version = summary["versions"].value(name, StudyJson());
+    if (version.is_string()) to.insert(version.get<std::string>());
   };
-  results.starling = text("starling"), results.torch = text("torch");
+  add("starling", versions.starling), add("torch", versions.torch);
 }
 
 // ---------------------------------------------------------------- comparison
@@ -181,6 +185,7 @@ StudyResults results_of(const Study& study) {
   const TaskInfo& task = **std::ranges::find(known_tasks(), study.task, &TaskInfo::name);
   StudyResults results{
       .measures = measures_of(task.score), .arms = {}, .unfinished = {}, .starling = {}, .torch = {}};
+  StudyVersions versions;
   for (std::size_t number = 0; number < study.arms.size(); ++number) {
     StudyArm& arm = results.arms.emplace_back();
     arm.name = study.name_of(study.arms[number]);
@@ -196,7 +201,7 @@ StudyResults results_of(const Study& study) {
       } else {
         try {
           end = runs.emplace_back(read_run_folder(folder, scores)).end;
-          if (results.torch.empty()) read_versions(folder + "/summary.json", results);
+          read_versions(folder + "/summary.json", versions);
         } catch (const Error& damage) {
           results.unfinished.push_back({i, damage.what()});
         }
@@ -218,6 +223,8 @@ StudyResults results_of(const Study& study) {
       if (!values.empty()) figure.over_seeds = describe(values);
     }
   }
+  results.starling = fmt::format("{}", fmt::join(versions.starling, ", "));
+  results.torch = fmt::format("{}", fmt::join(versions.torch, ", "));
   for (std::size_t measure = 0; measure < results.measures.size(); ++measure) {
     for (std::size_t number = 0; number < results.arms.size(); ++number)
       compare_arm(study, number, measure, results);

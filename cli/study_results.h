@@ -45,7 +45,7 @@ struct StudyResults {
   std::vector<StudyMeasure> measures;  // the first is the task's score
   std::vector<StudyArm> arms;
   std::vector<Unfinished> unfinished;
-  std::string starling, torch;  // versions, of the first finished run
+  std::string starling, torch;  // all versions of the finished runs: "0.1.0, 0.2.0"
 };
 
 // The folder of a run, in the folder of a study.
