@@ -325,6 +325,12 @@ batch = 8
         self.assertLess(ablated["figures"]["bytes_sent_per_worker"]["mean"],
                         0.7 * whole["figures"]["bytes_sent_per_worker"]["mean"])
         self.assertIn("of real workers", "".join(page.find(".//p").itertext()))
+        # A run that has lost a worker is not the one that was asked for.
+        [path, *_] = self.summaries().values()
+        path.write_text(json.dumps({**json.loads(path.read_text()), "workers_lost": 1}))
+        self.assertEqual(sorted(self.states().values()), ["finished", "not finished"])
+        self.assertIn("2 runs, 1 of them finished before\n", self.study().stdout)
+        self.assertEqual(json.loads(path.read_text())["workers_lost"], 0)
 
     def test_one_study_at_a_time_works_in_a_folder(self):
         self.write()
