@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/chart.h"
 #include "starling/train/run_folder.h"
 
 namespace starling::cli {
