@@ -1,6 +1,7 @@
 // Lines through points with titles, axes and units: as SVG for a browser, as text for a terminal.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ struct Chart {
   bool from_zero = true;  // the axis of y
 };
 
-constexpr int kChartColours = 8;  // further lines repeat them with dashes
+constexpr int kChartColours = 8;                       // further lines repeat them with dashes
+constexpr std::size_t kMostLines = 2 * kChartColours;  // that can be told apart
 
 // Escapes text for SVG and HTML, and makes its control characters visible.
 std::string escaped(const std::string& text);

@@ -27,9 +27,9 @@ struct ReportOptions {
 constexpr int kColumns = 78, kRows = 14;  // of the curve in the terminal
 
 int report(const ReportOptions& options) {
-  if (options.folders.size() > kMostRuns)
+  if (options.folders.size() > kMostLines)
     throw UsageError(
-        fmt::format("report: {} runs: at most {} fit into one page", options.folders.size(), kMostRuns));
+        fmt::format("report: {} runs: at most {} fit into one page", options.folders.size(), kMostLines));
   std::map<std::string, std::string> scores;
   for (const TaskInfo* task : known_tasks()) scores.emplace(task->name, task->score.name);
   std::vector<RunFolder> runs;

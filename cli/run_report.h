@@ -4,12 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/chart.h"
 #include "starling/train/run_folder.h"
 
 namespace starling::cli {
-
-constexpr std::size_t kMostRuns = 2 * kChartColours;
 
 // The runs' names in legends: the last part of each folder, or the whole path where two are alike.
 std::vector<std::string> names_of(const std::vector<RunFolder>& runs);

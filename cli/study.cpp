@@ -102,7 +102,8 @@ std::string state_of(const Study& study, const Study::Run& run) {
   const std::string folder = folder_of(study, run);
   std::error_code none;
   if (!fs::exists(folder + "/settings.txt", none)) return "to do";
-  return fs::exists(folder + "/summary.json", none) ? "settings changed" : "not finished";
+  return fs::exists(folder + "/summary.json", none) && !has_settings(study, run) ? "settings changed"
+                                                                                 : "not finished";
 }
 
 // Why the command of the run refuses its settings; empty if it takes them.
@@ -158,12 +159,15 @@ int run_all(const Study& study, const StudyOptions& options) {
       [&](std::size_t job, int code) {
         const Study::Run& run = study.runs[to_do[job]];
         ++done;
-        if (code == 0 && is_finished(study, run)) {
+        std::error_code none;
+        if (code != 0) fs::remove(folder_of(study, run) + "/summary.json", none);  // not of all workers
+        if (is_finished(study, run)) {
           fmt::print("{} of {}: {}\n", done, study.runs.size(), printable(run.name));
           std::fflush(stdout);
         } else {
-          say_to_stderr(fmt::format("{} of {}: {} failed with exit code {}: {}", done, study.runs.size(),
-                                    run.name, code, last_line(folder_of(study, run) + "/log.txt")));
+          say_to_stderr(fmt::format("{} of {}: {} failed{}: {}", done, study.runs.size(), run.name,
+                                    code == 0 ? "" : fmt::format(" with exit code {}", code),
+                                    why_unfinished(study, run)));
         }
       });
   if (signal != 0)

@@ -39,10 +39,13 @@ Shown shown_as(const StudyMeasure& measure, const ScoreInfo& score) {
   return [](double value) { return fmt::format("{:.4g}", value); };
 }
 
-std::string mean_text(const StudyFigure& figure, const Shown& shown) {
+// It says how many of the finished runs have a finite value, unless all have one.
+std::string mean_text(const StudyFigure& figure, const Shown& shown, int finished) {
   if (!figure.over_seeds) return "-";
   const Described& told = *figure.over_seeds;
-  return told.deviation ? fmt::format("{} ± {}", shown(told.mean), shown(*told.deviation)) : shown(told.mean);
+  std::string text = shown(told.mean);
+  if (told.deviation) text += fmt::format(" ± {}", shown(*told.deviation));
+  return told.count == finished ? text : fmt::format("{}, {} of {} finite", text, told.count, finished);
 }
 
 std::string interval_text(const std::optional<Described>& told, const Shown& shown) {
@@ -115,7 +118,7 @@ std::vector<Cell> row_of(const Study& study, const StudyResults& results, std::s
   row.push_back({fmt::format("{} of {}", arm.finished, study.seeds.size())});
   const StudyFigure& first = arm.figures.front();
   const Shown shown = shown_as(results.measures.front(), score);
-  row.push_back({mean_text(first, shown)});
+  row.push_back({mean_text(first, shown, arm.finished)});
   row.push_back({interval_text(first.over_seeds, shown)});
   if (first.test) {
     const char* const kind = verdict(first, score.higher_is_better);
@@ -129,7 +132,7 @@ std::vector<Cell> row_of(const Study& study, const StudyResults& results, std::s
     row.insert(row.end(), 3, {"-"});
   }
   for (std::size_t m = 1; m < results.measures.size(); ++m)
-    row.push_back({mean_text(arm.figures[m], shown_as(results.measures[m], score))});
+    row.push_back({mean_text(arm.figures[m], shown_as(results.measures[m], score), arm.finished)});
   return row;
 }
 
@@ -168,18 +171,23 @@ std::string charts(const Study& study, const StudyResults& results) {
   const auto panels = panels_of(study);
   for (const auto& panel : panels) {
     const std::vector<std::size_t> differ = axes_within(study, panel, true);
+    const std::string same = values_text(study, panel.front(), axes_within(study, panel, false));
     std::vector<RunFolder> lines;
     std::vector<std::string> names;
+    const auto draw = [&] {
+      if (lines.empty()) return;
+      html +=
+          fmt::format("<h2>{}</h2>\n<p>{}</p>\n", escaped(same.empty() ? "Curves" : same), legend_of(names));
+      html += charts_of(lines, names);
+      lines.clear(), names.clear();
+    };
     for (const std::size_t arm : panel) {
       if (results.arms[arm].finished == 0) continue;
       lines.push_back(results.arms[arm].mean);
       names.push_back(differ.empty() ? results.arms[arm].name : values_text(study, arm, differ));
+      if (lines.size() == kMostLines) draw();
     }
-    if (lines.empty()) continue;
-    const std::string same = values_text(study, panel.front(), axes_within(study, panel, false));
-    html +=
-        fmt::format("<h2>{}</h2>\n<p>{}</p>\n", escaped(same.empty() ? "Curves" : same), legend_of(names));
-    html += charts_of(lines, names);
+    draw();
   }
   return html;
 }

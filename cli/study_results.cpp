@@ -6,8 +6,10 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/json.h"
 #include "starling/core/error.h"
@@ -72,17 +74,23 @@ RunCurve mean_of(const std::vector<RunFolder>& runs, RunCurve RunFolder::* curve
 
 // ---------------------------------------------------------------- files of a run
 
-void read_versions(const std::string& path, StudyResults& results) {
-  const auto summary =
-      StudyJson::parse(read_at_most(path, kMostSummaryFile, "summary of a run"), nullptr, false);
-  const auto text = [&](const char* name) -> std::string {
-    if (!summary.is_object() || !summary.contains("versions")) return "";
-    const StudyJson& versions = summary["versions"];
-    return versions.is_object() && versions.contains(name) && versions[name].is_string()
-               ? versions[name].get<std::string>()
-               : "";
+struct StudyVersions {
+  std::set<std::string> starling, torch;
+};
+
+// Discarded if it is no JSON.
+StudyJson read_summary(const std::string& path) {
+  return StudyJson::parse(read_at_most(path, kMostSummaryFile, "summary of a run"), nullptr, false);
+}
+
+void read_versions(const std::string& path, StudyVersions& versions) {
+  const StudyJson summary = read_summary(path);
+  if (!summary.is_object() || !summary.contains("versions") || !summary["versions"].is_object()) return;
+  const auto add = [&](const char* name, std::set<std::string>& to) {
+    const StudyJson version = summary["versions"].value(name, StudyJson());
+    if (version.is_string()) to.insert(version.get<std::string>());
   };
-  results.starling = text("starling"), results.torch = text("torch");
+  add("starling", versions.starling), add("torch", versions.torch);
 }
 
 // ---------------------------------------------------------------- comparison
@@ -151,8 +159,7 @@ std::string described_cells(const Described* told, bool with_deviation) {
                      with_deviation ? cell(told->deviation) : "", cell(told->low()), cell(told->high()));
 }
 
-}  // namespace
-
+// The last message of a run's log, else its last line, else "it said nothing".
 std::string last_line(const std::string& path) {
   std::ifstream file(path);
   std::string last, message;
@@ -165,14 +172,33 @@ std::string last_line(const std::string& path) {
   return !message.empty() ? message : !last.empty() ? last : "it said nothing";
 }
 
+std::string summary_of(const Study& study, const Study::Run& run) {
+  return folder_of(study, run) + "/summary.json";
+}
+
+bool exists(const std::string& path) {
+  std::error_code none;
+  return std::filesystem::exists(path, none);
+}
+
+}  // namespace
+
 std::string folder_of(const Study& study, const Study::Run& run) { return study.out + "/runs/" + run.name; }
 
+bool has_settings(const Study& study, const Study::Run& run) {
+  const std::string path = folder_of(study, run) + "/settings.txt";
+  return exists(path) && read_at_most(path, kMostSettings, "settings of a run") == run.settings;
+}
+
 bool is_finished(const Study& study, const Study::Run& run) {
-  const std::string folder = folder_of(study, run);
-  std::error_code none;
-  return std::filesystem::exists(folder + "/summary.json", none) &&
-         std::filesystem::exists(folder + "/settings.txt", none) &&
-         read_at_most(folder + "/settings.txt", kMostSettings, "settings of a run") == run.settings;
+  if (!has_settings(study, run) || !exists(summary_of(study, run))) return false;
+  const StudyJson summary = read_summary(summary_of(study, run));
+  return summary.is_object() && summary.value("workers_lost", StudyJson()) == 0;
+}
+
+std::string why_unfinished(const Study& study, const Study::Run& run) {
+  return exists(summary_of(study, run)) ? "it has lost workers"
+                                        : last_line(folder_of(study, run) + "/log.txt");
 }
 
 StudyResults results_of(const Study& study) {
@@ -181,6 +207,7 @@ StudyResults results_of(const Study& study) {
   const TaskInfo& task = **std::ranges::find(known_tasks(), study.task, &TaskInfo::name);
   StudyResults results{
       .measures = measures_of(task.score), .arms = {}, .unfinished = {}, .starling = {}, .torch = {}};
+  StudyVersions versions;
   for (std::size_t number = 0; number < study.arms.size(); ++number) {
     StudyArm& arm = results.arms.emplace_back();
     arm.name = study.name_of(study.arms[number]);
@@ -192,11 +219,11 @@ StudyResults results_of(const Study& study) {
       const std::string folder = folder_of(study, run);
       RunFigures end;
       if (!is_finished(study, run)) {
-        results.unfinished.push_back({i, last_line(folder + "/log.txt")});
+        results.unfinished.push_back({i, why_unfinished(study, run)});
       } else {
         try {
           end = runs.emplace_back(read_run_folder(folder, scores)).end;
-          if (results.torch.empty()) read_versions(folder + "/summary.json", results);
+          read_versions(summary_of(study, run), versions);
         } catch (const Error& damage) {
           results.unfinished.push_back({i, damage.what()});
         }
@@ -218,6 +245,8 @@ StudyResults results_of(const Study& study) {
       if (!values.empty()) figure.over_seeds = describe(values);
     }
   }
+  results.starling = fmt::format("{}", fmt::join(versions.starling, ", "));
+  results.torch = fmt::format("{}", fmt::join(versions.torch, ", "));
   for (std::size_t measure = 0; measure < results.measures.size(); ++measure) {
     for (std::size_t number = 0; number < results.arms.size(); ++number)
       compare_arm(study, number, measure, results);

@@ -45,16 +45,19 @@ struct StudyResults {
   std::vector<StudyMeasure> measures;  // the first is the task's score
   std::vector<StudyArm> arms;
   std::vector<Unfinished> unfinished;
-  std::string starling, torch;  // versions, of the first finished run
+  std::string starling, torch;  // all versions of the finished runs: "0.1.0, 0.2.0"
 };
 
 // The folder of a run, in the folder of a study.
 std::string folder_of(const Study& study, const Study::Run& run);
-// Whether the folder holds the finished run, with these settings.
+// Whether the folder is that of the run with these settings.
+bool has_settings(const Study& study, const Study::Run& run);
+// The same, and the run has come to its end with all of its workers.
 bool is_finished(const Study& study, const Study::Run& run);
 
-// The last message of a run's log, else its last line, else "it said nothing".
-std::string last_line(const std::string& path);
+// For a run that was started and is not finished: it has lost workers, or else the last message of
+// its log, or else the last line.
+std::string why_unfinished(const Study& study, const Study::Run& run);
 
 // Reads the folders of all finished runs.
 StudyResults results_of(const Study& study);

@@ -51,7 +51,6 @@ struct TopologyOptions {
   int one_in = 1;
   size_t rounds = 0;          // to show; 0: all in JSON, the first ones in a table
   std::string plot, fastest;  // files
-  bool list = false;
   bool compare = false;
   bool json = false;
 };
@@ -346,7 +345,8 @@ int compare(const TopologyOptions& options, int n) {
   const Options sent{.wire = wire_named(options.wire),
                      .one_in = options.one_in,
                      .workers_per_node = options.workers_per_node};
-  const auto [lines, left_out] = compare_schedules(n, sent, sizes_of(options), options.name);
+  const Sizes sizes = sizes_of(options);
+  const auto [lines, left_out, other_rounds] = compare_schedules(n, sent, sizes, options.name);
   if (options.json) {
     Json all = Json::array();
     for (const Compared& line : lines) {
@@ -378,12 +378,15 @@ int compare(const TopologyOptions& options, int n) {
       "model{}, through the network\ninterface of the node that sends most, in a round and in all these "
       "rounds. Peers: the most of one worker in a round.\n",
       unit(options));
-  if (n > 2)
+  if (n > 2 && sizes.groups)
     fmt::print(
         "complete is an all-reduce: it sends the least, but in each round a worker waits for all {} "
         "others.\n",
         n - 1);
   print_schemes(lines, left_out);
+  if (!other_rounds.empty())
+    fmt::print("With a schedule's bytes, but not its rounds to consensus: {}.\n",
+               fmt::join(other_rounds, ", "));
   for (const Compared& line : lines) {
     if (!line.same.empty()) fmt::print("The same as {}: {}.\n", line.name, fmt::join(line.same, ", "));
   }
@@ -403,7 +406,7 @@ void print_list(bool json) {
 }
 
 int topology(const TopologyOptions& options) {
-  if (options.list || (options.name.empty() && options.workers.empty() && !options.compare)) {
+  if (options.name.empty() && options.workers.empty() && !options.compare) {
     print_list(options.json);
     return 0;
   }
@@ -437,21 +440,25 @@ void add_topology(CLI::App& app, Command& command) {
       "  starling topology --compare --workers 16\n"
       "  starling topology torus --workers 16 --plot torus.svg");
   auto options = std::make_shared<TopologyOptions>();
-  sub->add_option("name", options->name,
-                  "the schedule, such as base-2, or a file that ends in .toml or .json (default: list all)")
-      ->type_name("NAME");
-  sub->add_option("--workers", options->workers,
-                  "number of workers; 2-16 compares these numbers in one table")
-      ->type_name("N")
-      ->check([](const std::string& text) {
-        return worlds(text) ? "" : fmt::format("Value {} not in range 1 to {}", text, most_workers);
-      });
+  CLI::Option* const name =
+      sub->add_option(
+             "name", options->name,
+             "the schedule, such as base-2, or a file that ends in .toml or .json (default: list all)")
+          ->type_name("NAME");
+  CLI::Option* const workers =
+      sub->add_option("--workers", options->workers,
+                      "number of workers; 2-16 compares these numbers in one table")
+          ->type_name("N")
+          ->check([](const std::string& text) {
+            return worlds(text) ? "" : fmt::format("Value {} not in range 1 to {}", text, most_workers);
+          });
   add_number(*sub, "--workers-per-node", options->workers_per_node, "workers on one node (consecutive ranks)",
              "L", 1, most_workers);
-  sub->add_option("--rounds", options->rounds,
-                  "show only the first R rounds (default: 12 in tables and plots, all in JSON)")
-      ->type_name("R")
-      ->check(CLI::Range(1, 1'000'000));
+  CLI::Option* const rounds =
+      sub->add_option("--rounds", options->rounds,
+                      "show only the first R rounds (default: 12 in tables and plots, all in JSON)")
+          ->type_name("R")
+          ->check(CLI::Range(1, 1'000'000));
   sub->add_option("--wire", options->wire,
                   "number format between workers; top-k: fp32 with indices, as in scheme choco")
       ->type_name("WIRE")
@@ -459,12 +466,15 @@ void add_topology(CLI::App& app, Command& command) {
       ->capture_default_str();
   add_number(*sub, "--one-in", options->one_in, "random-k and top-k: send one value in K per round", "K", 1,
              Mask::kMost);
-  sub->add_flag("--list", options->list, "list the schedules");
-  CLI::Option* compare = sub->add_flag("--compare", options->compare,
-                                       "compare all schedules (and NAME) for N workers, sorted by traffic");
+  CLI::Option* const list = sub->add_flag("--list")->description("list the schedules, as without arguments");
+  CLI::Option* const compare = sub->add_flag(
+      "--compare", options->compare, "compare all schedules (and NAME) for N workers, sorted by traffic");
+  rounds->needs(workers)->excludes(compare);
+  for (CLI::Option* const other : {name, workers, compare}) list->excludes(other);
   sub->add_option("--plot", options->plot,
                   "write a picture of the rounds to this SVG file, and print nothing")
       ->type_name("FILE")
+      ->needs(workers)
       ->excludes(compare);
   sub->add_option("--fastest", options->fastest,
                   "write NAME's graph with the fastest-mixing weights to this JSON topology, and show it")
@@ -473,6 +483,7 @@ void add_topology(CLI::App& app, Command& command) {
         return file.ends_with(".json") ? ""
                                        : fmt::format("Value {} must end in .json, as a topology does", file);
       })
+      ->needs(workers)
       ->excludes(compare);
   sub->add_flag("--json", options->json, "print JSON instead of a table");
   sub->callback([options, &command] { command = [options] { return topology(*options); }; });

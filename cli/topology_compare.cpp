@@ -104,7 +104,10 @@ void add_scheme_lines(Comparison& all, int n, Options options, const Sizes& size
     const Sizes own{
         .block = sent.block / model, .mean = sent.mean / model, .groups = contents_of(options).has_mean()};
     const bool like_parameters = std::abs(own.block - sizes.block) < kAlike * sizes.block;
-    if (like_parameters && traits.agrees != Agrees::in_a_period) continue;
+    if (like_parameters && traits.agrees != Agrees::in_a_period) {
+      if (traits.agrees == Agrees::in_its_own_way) all.other_rounds.emplace_back(info->name);
+      continue;
+    }
     const auto [known, is_new] = approaches.try_emplace({schedule.fingerprint(), traits.agrees});
     if (is_new) known->second = approach_of(*info, schedule);
     const std::optional<Approach>& approach = known->second;

@@ -13,7 +13,7 @@ namespace starling::cli {
 // One line of the comparison.
 struct Compared {
   std::string name;               // of the schedule
-  std::string scheme;             // empty: all that send their parameters
+  std::string scheme;             // empty: all that send their parameters, and mix by the rounds alone
   std::vector<std::string> same;  // names with the same rounds
   // Until the distance between workers is 1e-6 of its first value; infinity: never.
   double rounds = 0;
@@ -30,6 +30,8 @@ struct Comparison {
   // Sorted by the traffic through an interface until consensus, the least first.
   std::vector<Compared> lines;
   std::vector<std::string> left_out;  // schemes that refuse this wire or one_in
+  // Schemes that send a schedule's bytes, but agree in their own way: they have no line.
+  std::vector<std::string> other_rounds;
 };
 
 // For the wire, one_in and workers_per_node of the options; `sizes` are those of the parameters

@@ -16,7 +16,7 @@ namespace {
 
 Rounds n_peer_exponential(int n, int peers) {
   Rounds rounds;
-  for (long long power = 1; power < n; power *= peers + 1) {
+  for (long long power = 1; power < n; power *= peers + 1LL) {
     Graph& graph = rounds.emplace_back(n);
     std::vector<int> distances;
     for (long long j = 1; j <= peers && j * power < n; ++j) distances.push_back(static_cast<int>(j * power));

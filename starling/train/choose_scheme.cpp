@@ -75,6 +75,7 @@ class Combinations {
   Found best_of(const SchemeInfo& info) {
     check(info);
     std::optional<Found> best;
+    std::optional<double> least_memory;  // of combinations that take more than is allowed
     std::string refusal;
     for (Options options : rungs_of(info)) {
       std::optional<Found> here;  // of this rung
@@ -82,8 +83,12 @@ class Combinations {
         if (!is_planned(topology, options.wire)) continue;
         options.topology = topology;
         try {
-          check(options);
-          take(here, {options, time_of(options)});
+          check_options(options, in_.workers, in_.workers_per_node, in_.rule == kOtherRule);
+          if (const double bytes = memory_of(options); in_.memory && bytes > *in_.memory) {
+            least_memory = std::min(bytes, least_memory.value_or(bytes));
+          } else {
+            take(here, {options, time_of(options)});
+          }
         } catch (const UsageError& error) {
           if (refusal.empty()) refusal = error.what();
         }
@@ -91,6 +96,8 @@ class Combinations {
       if (here) take(best, *here);
       if (best && best->time.cost() <= (1 + kHidden) * without_link(info)) break;
     }
+    if (!best && least_memory)
+      throw UsageError(fmt::format("it takes at least {:.3g} bytes per parameter", *least_memory));
     if (!best) throw UsageError(refusal);
     return *best;
   }
@@ -113,13 +120,10 @@ class Combinations {
       throw UsageError("its exchanges go in both directions");
     if (in_.gpu && info.traits.on_host)
       throw UsageError("its exchange is computed on the host: parameters on a GPU cross to it and back");
+    if (!in_.topology.empty() && !info.uses_topology())
+      throw UsageError("its workers do not keep to the links of a topology");
     if (!in_.rule.empty() && !info.advice.rule.empty() && in_.rule != info.advice.rule)
       throw UsageError(fmt::format("it is meant for rule {}", info.advice.rule));
-  }
-  void check(const Options& options) const {
-    check_options(options, in_.workers, in_.workers_per_node, in_.rule == kOtherRule);
-    if (const double bytes = memory_of(options); in_.memory && bytes > *in_.memory)
-      throw UsageError(fmt::format("it takes {:.3g} bytes per parameter", bytes));
   }
 
   std::vector<Options> rungs_of(const SchemeInfo& info) const;

@@ -50,7 +50,7 @@ struct Situation {
   bool gpu = false;                // the parameters are on CUDA devices
   std::optional<double> memory{};  // bytes per parameter that mixing may take
   std::string rule{};              // in a recipe's words; "other": not Starling's; empty: any
-  std::string topology{};          // that the links allow; empty: any
+  std::string topology{};          // that the links allow: schemes use no others; empty: any
 };
 
 struct Suggestion {

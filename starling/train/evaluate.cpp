@@ -66,7 +66,10 @@ AverageScore test_average(Optimizer& optimizer, Task& task, const Ema* ema) {
 
 double test_worst(Optimizer& optimizer, Task& task, const ScoreInfo& info) {
   const double sign = info.higher_is_better ? -1 : 1;
-  std::int64_t worst = sortable(std::bit_cast<std::int64_t>(sign * test(task, optimizer.world().log).value));
+  const double own = sign * test(task, optimizer.world().log).value;
+  // The sign of NaN says nothing: it is worse than all numbers.
+  std::int64_t worst =
+      std::isnan(own) ? std::numeric_limits<std::int64_t>::max() : sortable(std::bit_cast<std::int64_t>(own));
   optimizer.maximum({&worst, 1});
   return sign * std::bit_cast<double>(sortable(worst));
 }

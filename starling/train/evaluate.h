@@ -19,7 +19,7 @@ struct AverageScore {
 // that are left share the test set out; every example counts once.
 AverageScore test_average(Optimizer& optimizer, Task& task, const Ema* ema = nullptr);
 
-// The worst score of the workers' own models, each on the whole test set.
+// The worst score of the workers' own models, each on the whole test set. NaN is the worst of all.
 double test_worst(Optimizer& optimizer, Task& task, const ScoreInfo& info);
 
 }  // namespace starling

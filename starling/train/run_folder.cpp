@@ -153,9 +153,9 @@ void add_point(RunCurve& curve, RunPoint at, const Values& values) {
   curve.push_back(at);
 }
 
+// The points of several runs fit together, so one that is not finite stays.
 void add_point(RunCurve& curve, RunPoint at, std::optional<double> value) {
-  if (!value) return;
-  at.value = at.least = at.most = *value;
+  at.value = at.least = at.most = value.value_or(NAN);
   curve.push_back(at);
 }
 
@@ -169,7 +169,7 @@ double bytes_at(const RunCurve& curve, double step) {
 }
 
 std::optional<double> last_of(const RunCurve& curve) {
-  if (curve.empty()) return std::nullopt;
+  if (curve.empty() || std::isnan(curve.back().value)) return std::nullopt;
   return curve.back().value;
 }
 
@@ -302,6 +302,9 @@ void read_looks(const std::string& path, const std::string& score, RunFolder& ru
     if (loss && least && most) {
       add_point(run.loss, at, Values{.count = 1, .sum = *loss, .least = *least, .most = *most});
       if (n > 1) add_point(run.spread, at, *most - *least);
+    } else {
+      add_point(run.loss, at, std::nullopt);
+      if (n > 1) add_point(run.spread, at, std::nullopt);
     }
     add_point(run.lr, at, record.finite("lr"));
     add_point(run.waiting_share, at, record.finite("waiting_share"));
@@ -322,7 +325,7 @@ void read_looks(const std::string& path, const std::string& score, RunFolder& ru
   double waited = 0, until = 0;  // the mean over the time
   for (const RunPoint& point : run.waiting_share)
     waited += point.value * (point.seconds - std::exchange(until, point.seconds));
-  if (until > 0) end.waiting_share = waited / until;
+  if (until > 0 && std::isfinite(waited)) end.waiting_share = waited / until;
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ struct RunPoint {
   double value = 0;
   double least = 0, most = 0;  // of the workers; equal to the value if it is no mean
 };
-using RunCurve = std::vector<RunPoint>;  // by rising step
+// By rising step. A value that is not finite is NaN.
+using RunCurve = std::vector<RunPoint>;
 
 // At the end, or as far as the run has come. Absent: not known, or not finite.
 struct RunFigures {

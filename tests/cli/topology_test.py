@@ -224,6 +224,13 @@ Sent: times the model, per worker and round, and the maximum of one worker in a 
         self.assertIn("The same as base-2: one-peer-exponential, hyper-hypercube-2, hyper-hypercube-3, base-3, simple-base-2, "
                       "simple-base-3, hierarchical:base-2, inner-outer:base-2.\n", text)
         self.assertRegex(text, r"\nbase-2 \(default\) +3 +1 +3 +1 +symmetric\n")
+        # Schemes that do not mix by the rounds' matrices alone.
+        self.assertRegex(text, r"\nWith a schedule's bytes, but not its rounds to consensus: .*exact-diffusion, .*quasi-global")
+        # Modular codes form no groups: each worker sends to all others.
+        self.assertIn("complete is an all-reduce: it sends the least, ", text)
+        pairs = self.starling("topology", "--compare", "--workers", "8", "--wire", "int8")
+        self.assertRegex(pairs, r"\ncomplete +1 +1.75 +1.75 +7 ")
+        self.assertNotIn("complete is an all-reduce", pairs)
         self.assertRegex(self.starling("topology", "--compare", "--workers", "100"), r"\nring +~\d+ +2 ")
 
     def test_compare_with_a_file_and_its_mistakes(self):
@@ -298,5 +305,8 @@ Sent: times the model, per worker and round, and the maximum of one worker in a 
                              else f'--workers: "{value}" is no number from 1 to 512')
         self.assertEqual(self.usage_error("topology", "ring", "--workers", "4", "--workers-per-node", "0"),
                          "--workers-per-node: Value 0 not in range 1 to 512")
+        for ignored in (("--compare", "--workers", "4", "--rounds", "3"), ("--rounds", "3"), ("--plot", "ring.svg"),
+                        ("--fastest", "ring.json"), ("--list", "ring"), ("--list", "--workers", "4"), ("--list", "--compare")):
+            self.assertRegex(self.usage_error("topology", *ignored), " (requires|excludes) ")
         self.assertEqual(self.usage_error("topology", "ring", "4"),
                          "topology: '4' is one argument too many (starling topology --help shows all)")

@@ -16,8 +16,10 @@ namespace {
 void check_curve(const RunCurve& curve) {
   double before = 0;
   for (const RunPoint& p : curve) {
-    for (const double value : {p.step, p.seconds, p.bytes, p.value, p.least, p.most})
-      check(std::isfinite(value), "a point that is not finite");
+    for (const double value : {p.step, p.seconds, p.bytes})
+      check(std::isfinite(value), "a point whose place is not finite");
+    for (const double value : {p.value, p.least, p.most})
+      check(std::isnan(value) == std::isnan(p.value) && !std::isinf(value), "a point that is infinite");
     check(p.step >= before, "steps that fall");
     before = p.step;
   }

@@ -101,6 +101,14 @@ TEST(Schedules, OnePeerExponentialDirectedIsExactForPowersOfTwoOnly) {
   }
 }
 
+TEST(Schedules, TheLargestNumberOfPeersIsAllOthers) {
+  for (const std::string family : {"n-peer-exponential-", "d-equistatic-", "u-equistatic-", "base-"}) {
+    const Schedule schedule = make_schedule(family + "2147483647", 6);
+    ASSERT_EQ(schedule.rounds.size(), 1U) << family;
+    EXPECT_EQ(schedule.fingerprint(), make_schedule("complete", 6).fingerprint()) << family;
+  }
+}
+
 TEST(Schedules, StaticExponentialTakesFromAllPowersOfTwo) {
   using Row = std::vector<Neighbour>;
   const Schedule schedule = make_schedule("static-exponential", 6);

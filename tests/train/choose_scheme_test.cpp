@@ -152,6 +152,29 @@ TEST(Suggest, NoMoreMemoryThanAllowed) {
   EXPECT_EQ(suggest({.memory = 2}).best.front().options.wire, Wire::int8);
 }
 
+// The reason is the memory of the least combination, not a topology that no one has asked for.
+TEST(Suggest, WhatIsLeftOutForItsMemorySaysTheLeast) {
+  const Suggestions all = suggest({.memory = 0.5});
+  for (const auto& [name, least] : {std::pair{"cta", "1"}, {"atc", "1"}, {"exact-diffusion", "7"}}) {
+    const auto found = std::ranges::find(all.left_out, name, &LeftOut::scheme);
+    ASSERT_NE(found, all.left_out.end()) << name;
+    EXPECT_EQ(found->why, fmt::format("it takes at least {} bytes per parameter", least)) << name;
+  }
+}
+
+TEST(Suggest, SchemesThatKeepToTheLinksThatTheNetworkAllows) {
+  const Suggestions all = suggest({.topology = "ring"});
+  for (const Suggestion& one : all.best) {
+    EXPECT_TRUE(info_of(one).uses_topology()) << one.options.scheme.name;
+    EXPECT_EQ(one.options.topology, "ring") << one.options.scheme.name;
+  }
+  for (const std::string name : {"all-reduce", "local", "ceca-2p"}) {
+    const auto found = std::ranges::find(all.left_out, name, &LeftOut::scheme);
+    ASSERT_NE(found, all.left_out.end()) << name;
+    EXPECT_EQ(found->why, "its workers do not keep to the links of a topology") << name;
+  }
+}
+
 TEST(Suggest, OneLineForASituationThatIsNotAllowed) {
   const auto said = [](const Situation& in) { return refusal<UsageError>([&] { suggest(in); }); };
   EXPECT_EQ(said({.workers = 1}),

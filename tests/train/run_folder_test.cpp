@@ -172,7 +172,8 @@ TEST_F(RunFolderTest, ReadsWhatSimulateWrites) {
   EXPECT_THAT(values_of(run.loss, &RunPoint::bytes), ElementsAre(200, 600));
   EXPECT_THAT(values_of(run.spread), ElementsAre(3, 0));
   EXPECT_THAT(values_of(run.step_bytes), ElementsAre(20, 40));
-  EXPECT_THAT(values_of(run.consensus_distance), ElementsAre(0.1));
+  EXPECT_THAT(values_of(run.consensus_distance), ElementsAre(0.1, testing::IsNan()));
+  EXPECT_EQ(run.end.consensus_distance, std::nullopt);  // not the last one that was finite
   EXPECT_EQ(run.end.waiting_share, (0.5 * 1 + 0.1 * 3) / 4);
   EXPECT_EQ(run.end.score, 0.3);
   spill(folder_ / "metrics.jsonl", "");

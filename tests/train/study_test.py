@@ -155,6 +155,42 @@ batch = 8
         tables = [details for details in page.iter("details") if "Images of each class" in details[0].text]
         self.assertIn(["0", *map(str, labels[0])], [[cell.text for cell in row] for row in tables[-1].iter("tr")])
 
+    def test_a_figure_that_is_not_finite_is_counted(self):
+        self.write('[grid]\nrun.seed = [1, 2, 3]\nmixing.scheme = ["cta"]\n')
+        self.study()
+        folder = self.out / "results/runs/scheme=cta,seed=2"
+        *looks, last = (folder / "simulate.jsonl").read_text().splitlines()
+        last = json.dumps({**json.loads(last), "accuracy": None})
+        (folder / "simulate.jsonl").write_text("\n".join([*looks, last, ""]))
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps({**summary, "versions": {"starling": "0.0.1", "torch": "1.0"}}))
+        self.assertIn("3 runs, 3 of them finished before", self.study().stdout)
+        told, rows, page = self.results()
+        [arm] = told["arms"]
+        self.assertEqual([value is None for value in arm["figures"]["accuracy"]["values"]], [False, True, False])
+        self.assertEqual(arm["figures"]["accuracy"]["runs"], 2)
+        self.assertIsNone(arm["curves"]["score"][-1][3])  # no mean of those that are left
+        [row] = [row for row in rows if row["measure"] == "accuracy"]
+        self.assertEqual((row["runs"], row["seed_2"]), ("2", ""))
+        [body] = [[cell.text for cell in row] for row in page.find(".//table[@class='results']").iter("tr")][1:]
+        self.assertEqual(body[0], "3 of 3")
+        self.assertRegex(body[1], r"^\d+\.\d\d ± \d+\.\d\d, 2 of 3 finite$")
+        self.assertRegex(body[-1], r" s ± [\d.]+ s$")
+        self.assertEqual(told["versions"]["starling"].split(", ")[0], "0.0.1")
+        self.assertRegex(told["versions"]["torch"], r"^1\.0, \d")
+
+    @long
+    def test_lines_that_look_alike_are_in_different_charts(self):
+        rates = [0.01 * k for k in range(1, 18)]
+        self.write(f"[set]\nrun.steps = 1\n[grid]\noptimizer.lr = {rates}\n", "workers = 1")
+        self.study()
+        _, _, page = self.results()
+        self.assertEqual([h2.text for h2 in page.iter("h2")], ["Results", "Curves", "Curves"])
+        for div in page.iter("div"):
+            if div.get("class") == "by-steps":
+                shown = [group.get("class") for group in div.iter("g")]
+                self.assertEqual(len(shown), len(set(shown)))
+
     def test_no_name_writes_codes_to_a_terminal(self):
         self.write('[grid]\nrun.seed = [1]\n[ablation."\\u001b[2J"]\noptimizer.lr = 0.1\n')
         said = self.study()
@@ -289,6 +325,12 @@ batch = 8
         self.assertLess(ablated["figures"]["bytes_sent_per_worker"]["mean"],
                         0.7 * whole["figures"]["bytes_sent_per_worker"]["mean"])
         self.assertIn("of real workers", "".join(page.find(".//p").itertext()))
+        # A run that has lost a worker is not the one that was asked for.
+        [path, *_] = self.summaries().values()
+        path.write_text(json.dumps({**json.loads(path.read_text()), "workers_lost": 1}))
+        self.assertEqual(sorted(self.states().values()), ["finished", "not finished"])
+        self.assertIn("2 runs, 1 of them finished before\n", self.study().stdout)
+        self.assertEqual(json.loads(path.read_text())["workers_lost"], 0)
 
     def test_one_study_at_a_time_works_in_a_folder(self):
         self.write()

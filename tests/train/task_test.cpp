@@ -1,10 +1,15 @@
 // Every task of the table, and the code that treats all tasks alike.
 #include "starling/train/task.h"
 
+#include <array>
+#include <cmath>
+#include <limits>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <gmock/gmock.h>
 #include <torch/nn/modules/linear.h>
 
 #include "starling/train/evaluate.h"
@@ -153,10 +158,16 @@ TEST(Evaluate, TheWorstIsTheLowestOrTheHighest) {
   flock(3, [&](int rank, World& world) {
     CountingTask task(1);
     Optimizer optimizer(task.model(), SGD{.lr = 0}, {}, world);
-    const double scores[] = {0.25, -1.5, 7.75};
-    task.model().parameters()[0].detach().fill_(scores[rank]);
-    EXPECT_EQ(test_worst(optimizer, task, {.name = "accuracy"}), -1.5);
-    EXPECT_EQ(test_worst(optimizer, task, {.name = "perplexity", .higher_is_better = false}), 7.75);
+    const auto worst = [&](const std::array<double, 3>& scores) {
+      task.model().parameters()[0].detach().fill_(scores[static_cast<std::size_t>(rank)]);
+      return std::pair(test_worst(optimizer, task, {.name = "accuracy"}),
+                       test_worst(optimizer, task, {.name = "perplexity", .higher_is_better = false}));
+    };
+    EXPECT_EQ(worst({0.25, -1.5, 7.75}), std::pair(-1.5, 7.75));
+    for (const double sign : {1, -1}) {
+      const double nan = std::copysign(std::numeric_limits<double>::quiet_NaN(), sign);
+      EXPECT_THAT(worst({0.25, nan, 7.75}), testing::Pair(testing::IsNan(), testing::IsNan())) << sign;
+    }
   });
 }
 
