@@ -258,7 +258,7 @@ class VirtualRun {
       mean_of(i, parameters, average.parameters()[i], true);
     for (std::size_t i = 0; i < average.buffers().size(); ++i)
       mean_of(i, buffers, average.buffers()[i], false);
-    const Score score = test(average_.task());
+    const Score score = test(average_.task(), workers_.front().optimizer->world().log);
     seen.consensus_distance = std::sqrt(squares / static_cast<double>(values * n_));
     seen.test_loss = score.loss;
     seen.score = score.value;

@@ -211,7 +211,7 @@ TEST(FromProcessGroup, ATokenFileThatRankZeroHasNotMadeIsRefused) {
   EXPECT_THAT(refused(written("00000000", 0700)), HasSubstr(no_token));
   EXPECT_THAT(refused(written(std::string(64, 'x'), 0700)), HasSubstr(no_token));
   EXPECT_THAT(refused("/proc/self/personality"), HasSubstr(no_token));
-  EXPECT_THAT(refused(folder + "/none/token"),
+  EXPECT_THAT(refused(folder / "none/token"),
               HasSubstr(" is gone: rank 0 has ended, or somebody else may have"));
 }
 
