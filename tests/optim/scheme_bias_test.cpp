@@ -124,9 +124,7 @@ TEST(Bias, OfDiffusionStaysSmallIfASwapIsMendedLate) {
   std::uint64_t late = 0;  // one worker at a time adds to it
   virtual_workers(*time, 2, [&](int i) {
     World& world = worlds[static_cast<std::size_t>(i)];
-    world.make_transport = [&](const World& the, const std::string& channel) {
-      return network.make(the, channel);
-    };
+    world.make_transport = network.transports();
     const Tensor x = parameter({100}, optimum);
     Optimizer optimizer({x}, SGD{.lr = kLr}, {.topology = "complete", .scheme = "exact-diffusion"}, world);
     if (i == 0) network.break_often(*time, 20, 5011ms, 4500ms);
