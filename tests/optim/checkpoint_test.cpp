@@ -238,7 +238,7 @@ TEST(Checkpoint, AFailedWriteCostsOneWarningAndNothingElse) {
   EXPECT_FALSE(std::filesystem::exists(folder / "step-2.tmp"));
   EXPECT_THAT(warnings.all(),
               testing::ElementsAre(AllOf(HasSubstr("no checkpoint of step 2, the ones before it are kept"),
-                                         HasSubstr("worker-1.safetensors: cannot be opened"))));
+                                         testing::ContainsRegex("worker-[12].safetensors: cannot be opened"))));
 }
 
 TEST(Checkpoint, AStateThatCannotBeSavedCostsOneWarningAndNothingElse) {
