@@ -236,9 +236,9 @@ TEST(Checkpoint, AFailedWriteCostsOneWarningAndNothingElse) {
   Checkpoint(folder.path).verify_all();
   EXPECT_EQ(Checkpoint(folder.path).manifest().step, 3);
   EXPECT_FALSE(std::filesystem::exists(folder / "step-2.tmp"));
-  EXPECT_THAT(warnings.all(),
-              testing::ElementsAre(AllOf(HasSubstr("no checkpoint of step 2, the ones before it are kept"),
-                                         testing::ContainsRegex("worker-[12].safetensors: cannot be opened"))));
+  EXPECT_THAT(warnings.all(), testing::ElementsAre(AllOf(
+                                  HasSubstr("no checkpoint of step 2, the ones before it are kept"),
+                                  testing::ContainsRegex("worker-[12].safetensors: cannot be opened"))));
 }
 
 TEST(Checkpoint, AStateThatCannotBeSavedCostsOneWarningAndNothingElse) {
