@@ -21,7 +21,8 @@ struct ExchangeStatistics {
   std::uint64_t aborted = 0;
   std::uint64_t jumped = 0;  // the aborted ones that this worker refused (jump_guard.h)
   std::uint64_t late = 0;    // mixed late, after a broken connection was mended
-  // The aborted ones on directed edges where shares are not pushed: each moves the mean a little.
+  // The aborted ones on directed edges where shares are not pushed, and what a scheme adds that has
+  // missed rounds: each moves the mean a little.
   std::uint64_t directed_aborted = 0;
   std::uint64_t bytes_sent = 0;      // over links, and what neighbours on this host read in place
   std::uint64_t bytes_in_place = 0;  // the latter alone

@@ -16,7 +16,8 @@ struct Statistics {
   std::uint64_t bytes_sent = 0;      // by the edges; all-reduce: computed, 2M(n-1)/n each time
   std::uint64_t bytes_in_place = 0;  // of these, by shared memory
   std::uint64_t payload_sent = 0;    // of these, without headers, heartbeats and other control
-  // `aborted` on directed edges: each moves the mean a little (not with push-sum).
+  // `aborted` on directed edges, and blocks of missed rounds whose correction is not made up for:
+  // each moves the mean a little. None with push-sum.
   std::uint64_t directed_aborted = 0;
   double seconds_waiting = 0;  // in step(), for neighbours; all-reduce: in backward()
   std::uint64_t skipped = 0;   // steps whose gradient was not finite (skip_not_finite)

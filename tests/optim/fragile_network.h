@@ -13,8 +13,8 @@ namespace starling {
 
 class FragileNetwork {
  public:
-  FragileNetwork(int n, const std::shared_ptr<VirtualTime>& time, Duration latency = {})
-      : n_(n), network_(virtual_network(time, 1e6, latency)) {}
+  FragileNetwork(int n, const std::shared_ptr<VirtualTime>& time)
+      : n_(n), network_(virtual_network(time, 1e6)) {}
   explicit FragileNetwork(int n) : n_(n) {}  // in real time
   // For World::make_transport.
   auto transports() {
@@ -34,12 +34,11 @@ class FragileNetwork {
     for (auto& [channel, hub] : hubs_) hub->mend(a, b);
   }
   // Breaks and mends the edge of workers 0 and 1 so often, at moments of all kinds.
-  void break_often(VirtualTime& time, int times, Duration every = std::chrono::milliseconds(7),
-                   Duration broken = std::chrono::milliseconds(2)) {
+  void break_often(VirtualTime& time, int times) {
     for (int k = 0; k < times; ++k) {
-      const Time begin = time.now() + k * every;
+      const Time begin = time.now() + std::chrono::milliseconds(7 * k);
       time.at(begin, [this] { sever(0, 1); });
-      time.at(begin + broken, [this] { mend(0, 1); });
+      time.at(begin + std::chrono::milliseconds(2), [this] { mend(0, 1); });
     }
   }
 

@@ -4,11 +4,8 @@
 //
 // An exact scheme ends there. The others end beside it, where mixing and the workers' own gradients
 // balance: at a distance that is proportional to the learning rate.
-#include <random>
-
 #include "tests/mixed.h"
 #include "tests/optim/every_scheme.h"
-#include "tests/optim/fragile_network.h"
 
 namespace starling {
 namespace {
@@ -112,38 +109,6 @@ TEST(Bias, OfDiffusionIsZeroThoughAWorkerMissesRounds) {
     EXPECT_GT(rounds[0], rounds[3] + 500);
     EXPECT_THAT(distances(ends), testing::Each(testing::DoubleNear(0, 1e-4)));
   }
-}
-
-// The connection breaks for hundreds of rounds, at moments of all kinds. Worker 1 knows the end of
-// a swap some time before worker 0, which may learn of it hundreds of rounds later.
-TEST(Bias, OfDiffusionStaysSmallIfASwapIsMendedLate) {
-  const double optimum = (a(0) * c(0) + a(1) * c(1)) / (a(0) + a(1));
-  const auto time = std::make_shared<VirtualTime>(2);
-  FragileNetwork network(2, time, 5ms);
-  std::vector<World> worlds = World::threads(2);
-  std::uint64_t late = 0;  // one worker at a time adds to it
-  virtual_workers(*time, 2, [&](int i) {
-    World& world = worlds[static_cast<std::size_t>(i)];
-    world.make_transport = network.transports();
-    const Tensor x = parameter({100}, optimum);
-    Optimizer optimizer({x}, SGD{.lr = kLr}, {.topology = "complete", .scheme = "exact-diffusion"}, world);
-    if (i == 0) network.break_often(*time, 20, 5011ms, 4500ms);
-    std::mt19937_64 random(static_cast<std::uint64_t>(i) + 1);
-    std::normal_distribution<float> noise;
-    double most = 0;
-    while (time->now().time_since_epoch() < 102s) {
-      time->sleep(i == 0 ? 14ms : 10ms);
-      const Tensor g = a(i) * (x.detach() - c(i));
-      for (std::int64_t k = 0; k < g.numel(); ++k) g.mutable_data_ptr<float>()[k] += noise(random);
-      x.mutable_grad() = g;
-      optimizer.step();
-      most = std::max(most, (x.detach() - optimum).abs().max().item<double>());
-    }
-    EXPECT_LT(most, 9) << "worker " << i;  // alone up to 6, by the noise in e
-    late += optimizer.statistics().late;
-    nobody_leaves_yet(optimizer);
-  });
-  EXPECT_GT(late, 0U);
 }
 
 STARLING_EVERY_SCHEME(SchemeBias);

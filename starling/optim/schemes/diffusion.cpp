@@ -1,25 +1,20 @@
 #include "starling/optim/schemes/diffusion.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 namespace starling {
-namespace {
-
-constexpr std::uint64_t kMostLate = 16;  // rounds that x is moved for
-
-}  // namespace
 
 void Diffusion::step() {
   adapt_and_send();
   const std::uint64_t round = exchange().round();
+  if (round_ > 0) missed_ += (round - round_ - 1) * blocks_.size();
+  round_ = round;
   for (Block& block : blocks_) {
     std::vector<Arrival> moves = uploaded(block, finish(exchange(), block));
     for (Arrival& move : moves) move.weight *= share_;
     e_.mix(block, moves);
-    for (Arrival& move : moves)
-      move.weight *= static_cast<float>(std::min(round - move.round, kMostLate) + 1);
+    for (Arrival& move : moves) move.weight *= static_cast<float>(round - move.round + 1);
     mix(block, moves, {});
   }
 }

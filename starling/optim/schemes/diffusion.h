@@ -7,12 +7,12 @@
 // e is what mixing has moved the worker by so far. The step gives it that once more, so that at the
 // optimum of all workers' losses the worker's own gradient and e cancel. The sum of all e is zero.
 // A swap that aborts moves neither x nor e. One that is mended k rounds late moves e once, and x k
-// times more, as the steps since then would have. So the sum of all x is kept. From 16 rounds on x
-// moves 16 times more: gradients then have made up for a part of it, and the worker must not jump.
+// times more, as the steps since then would have. So the sum of all x is kept.
 //
 // A worker that misses rounds adds no e for them, as it takes no gradient for them. Both cancel at
 // the optimum, so it stays there, and the others stay too: the sum of their e is that of their
-// gradients' steps.
+// gradients' steps. Until then the sum of all x lacks this worker's e for each missed round. The
+// missed blocks are counted as ExchangeStatistics::directed_aborted.
 //
 // The papers write phi with the last psi(t) = x(t) - lr u(t) as phi(t+1) = psi(t+1) + x(t+1) -
 // psi(t). It is the same, since e(t+1) = x(t+1) - psi(t).
@@ -20,6 +20,8 @@
 // If a worker dies, it takes its e along. The others' e then have a sum, which keeps their optimum
 // off until e = 0 is set on all: by restart() (a checkpoint is loaded).
 #pragma once
+
+#include <cstdint>
 
 #include "starling/optim/schemes/vectors.h"
 
@@ -31,8 +33,10 @@ class Diffusion : public Scheme {
   void attach(const Connection& connection) override {
     Scheme::attach(connection);
     e_.attach(blocks_);
+    round_ = missed_ = 0;
   }
-  void restart() override { e_.zero(); }
+  void restart() override { e_.zero(), round_ = 0; }
+  ExchangeStatistics counted() const override { return {.directed_aborted = missed_}; }
   void state(StateVisitor& visitor) override { e_.state(visitor, "correction"); }
   void step() override;
 
@@ -40,6 +44,8 @@ class Diffusion : public Scheme {
   void adapt_and_send();
 
   const float share_;
+  std::uint64_t round_ = 0;   // the last one that this worker took part in; 0: none yet
+  std::uint64_t missed_ = 0;  // blocks, since attach()
   Vectors e_;
 };
 
