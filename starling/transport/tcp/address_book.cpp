@@ -131,7 +131,7 @@ void AddressBook::refresh(int peer) {
 std::vector<int> AddressBook::Search::next_round() {
   std::vector<int> round, others;
   for (const int peer : missing) (sought.contains(peer) ? round : others).push_back(peer);
-  std::ranges::rotate(others, std::ranges::upper_bound(others, last_other));
+  std::rotate(others.begin(), std::upper_bound(others.begin(), others.end(), last_other), others.end());
   others.resize(std::min(others.size(), kOthersInRound));
   if (!others.empty()) last_other = others.back();
   round.insert(round.end(), others.begin(), others.end());
