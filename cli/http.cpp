@@ -25,8 +25,8 @@ constexpr auto kPauseAfterError = std::chrono::milliseconds(100);  // as without
 // One request and its answer, then the end of the connection.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(Tcp::socket socket, const HttpServer& server)
-      : socket_(std::move(socket)), timer_(socket_.get_executor()), server_(server) {}
+  Session(Tcp::socket socket, const HttpServer& server, bool local)
+      : socket_(std::move(socket)), timer_(socket_.get_executor()), server_(server), local_(local) {}
 
   void begin() {
     timer_.expires_after(kLongest);
@@ -46,7 +46,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   void write() {
-    answer_ = http_answer(head_, asio::ip::make_address(server_.host).is_loopback(), server_.page);
+    answer_ = http_answer(head_, local_, server_.page);
     asio::async_write(socket_, asio::buffer(answer_),
                       [self = shared_from_this()](const asio::error_code&, std::size_t) {
                         asio::error_code none;
@@ -58,13 +58,17 @@ class Session : public std::enable_shared_from_this<Session> {
   Tcp::socket socket_;
   asio::steady_timer timer_;
   const HttpServer& server_;
+  const bool local_;  // the server is for this machine
   std::string head_, answer_;
 };
 
 class Sessions {
  public:
   Sessions(Tcp::acceptor& acceptor, const HttpServer& server)
-      : acceptor_(acceptor), pause_(acceptor.get_executor()), server_(server) {}
+      : acceptor_(acceptor),
+        pause_(acceptor.get_executor()),
+        server_(server),
+        local_(acceptor.local_endpoint().address().is_loopback()) {}
 
   void accept() {
     acceptor_.async_accept([this](const asio::error_code& error, Tcp::socket socket) {
@@ -85,7 +89,7 @@ class Sessions {
       if (const auto oldest = sessions_.front().lock()) oldest->close();
       sessions_.pop_front();
     }
-    const auto session = std::make_shared<Session>(std::move(socket), server_);
+    const auto session = std::make_shared<Session>(std::move(socket), server_, local_);
     sessions_.push_back(session);
     session->begin();
   }
@@ -93,6 +97,7 @@ class Sessions {
   Tcp::acceptor& acceptor_;
   asio::steady_timer pause_;
   const HttpServer& server_;
+  const bool local_;
   std::list<std::weak_ptr<Session>> sessions_;  // the oldest first
 };
 
