@@ -15,7 +15,6 @@ The learning rate is scaled with the number of workers, as in the paper, because
 fewer steps in proportion. Compute times vary (cv 0.2).
 """
 
-import argparse
 import concurrent.futures
 import json
 import os
@@ -25,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 
-from workers import ROOT, about
+from workers import ROOT, about, parser_of
 
 RUNS = {  # name of a row: scheme, topology, rate
     "ring, momentum, rate 1": ("a2cid2", "ring", 1),
@@ -133,8 +132,7 @@ def plot(done, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"), help="the built command")
+    parser = parser_of(__doc__, starling=True)
     parser.add_argument("--workers", type=lambda text: [int(n) for n in text.split(",")], default=[16, 32, 64],
                         help="numbers of simulated workers (default 16,32,64)")
     parser.add_argument("--seeds", type=int, default=3, help="how many (default %(default)s)")

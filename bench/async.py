@@ -25,7 +25,6 @@ parameters are real. Writes out/bench/async.json:
                                its time or more, because the simulation then leaves a part of it out
 """
 
-import argparse
 import bisect
 import gzip
 import json
@@ -42,7 +41,7 @@ import sys
 import tempfile
 import time
 
-from workers import ROOT, NoCluster, about, emulated, save
+from workers import NoCluster, about, emulated, parser_of, save
 
 WORKERS, PARAMETERS, COMPUTE, SLOWER = 4, 1_000_000, 0.05, 4
 
@@ -238,14 +237,11 @@ batch = 8
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-async"), help="the built program")
-    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"), help="the built command")
+    parser = parser_of(__doc__, "async.json", program="bench-async", starling=True)
     parser.add_argument("--repetitions", type=int, default=3, help="repetitions of each measurement (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=10, help="seconds of a run with a slow worker")
     parser.add_argument("--stopped", type=float, default=5, help="seconds of the stop, and of the runs around a kill")
     parser.add_argument("--no-line", action="store_true", help="leave out the emulated hosts")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/async.json", help="the file of the result")
     options = parser.parse_args()
     decay = json.loads(subprocess.run([options.program, "decay"], stdout=subprocess.PIPE, text=True, check=True).stdout)
     with tempfile.TemporaryDirectory() as name:

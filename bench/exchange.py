@@ -34,13 +34,11 @@ and
                      (votes wait this long)
 """
 
-import argparse
 import json
-import pathlib
 import statistics
 import sys
 
-from workers import ROOT, NoCluster, about, emulated, loopback, save
+from workers import NoCluster, about, emulated, loopback, parser_of, save
 
 LARGE = 4 << 20
 
@@ -88,8 +86,7 @@ def bytes_per_second(rate):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-exchange"), help="the built program")
+    parser = parser_of(__doc__, "exchange.json", program="bench-exchange")
     parser.add_argument("--workers", default="2,4,8", help="numbers of workers (default %(default)s)")
     parser.add_argument("--kilobytes", default="64,256,1024,4096,16384,65536", help="sizes of the model (default %(default)s)")
     parser.add_argument("--repetitions", type=int, default=5, help="repetitions of each measurement (default %(default)s)")
@@ -99,7 +96,6 @@ def main():
     parser.add_argument("--no-line", action="store_true", help="leave the emulated link out")
     parser.add_argument("--idle", type=int, default=5, help="seconds of waiting for an absent block")
     parser.add_argument("--round-trips", type=int, default=300, help="for the latency (default %(default)s)")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/exchange.json", help="the file of the result")
     options = parser.parse_args()
 
     def program(volume, repetitions, *more):

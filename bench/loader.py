@@ -33,7 +33,7 @@ import sys
 import tempfile
 import time
 
-from workers import ROOT, about, save
+from workers import ROOT, about, parser_of, save
 
 SIZE, BATCH = 224, 64
 
@@ -123,14 +123,11 @@ PEERS = {"torchvision": torchvision_rate, "dali": dali_rate}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-loader"), help="the built program")
-    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"), help="the built command")
+    parser = parser_of(__doc__, "loader.json", program="bench-loader", starling=True)
     parser.add_argument("--images", type=int, default=300, help="images of the data set (default %(default)s)")
     parser.add_argument("--turns", type=int, default=7, help="turns of each side (default %(default)s)")
     parser.add_argument("--steps", type=int, default=100, help="steps of training beside a loader (default %(default)s)")
     parser.add_argument("--without-dali", action="store_true", help="leave out NVIDIA DALI, which is 450 MB to fetch")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/loader.json", help="the file of the result")
     parser.add_argument("--peer", choices=PEERS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -9,7 +9,6 @@ GPT-2 and the Transformer are those of bench/small_tasks.py. `vs_eager` is the t
 PyTorch over ours: the median over turns, of the model where it is least.
 """
 
-import argparse
 import json
 import pathlib
 import statistics
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from workers import ROOT, about, save
+from workers import about, parser_of, save
 
 
 def tokens(vocabulary, *shape):
@@ -83,11 +82,10 @@ def measure(program, name, forms, turns, passes):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "models.json")
     parser.add_argument("--program", required=True, type=pathlib.Path, help="the built program")
     parser.add_argument("--turns", type=int, default=7, help="turns of each side (default %(default)s)")
     parser.add_argument("--passes", type=int, default=10, help="of each side in a turn")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/models.json", help="the file of the result")
     options = parser.parse_args()
     import torch
 

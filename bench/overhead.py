@@ -22,24 +22,20 @@ bench/overhead.cpp says what is measured. Writes out/bench/overhead.json:
                           1.01
 """
 
-import argparse
 import json
-import pathlib
 import subprocess
 
-from workers import ROOT, about, loopback, save
+from workers import about, loopback, parser_of, save
 
 RULES = ("sgd", "sgd-momentum", "adamw", "accum-adamw")
 WIRES = ("fp32", "bf16", "fp16", "int8", "int4")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-overhead"), help="the built program")
+    parser = parser_of(__doc__, "overhead.json", program="bench-overhead")
     parser.add_argument("--workers", default="2,4,8,16", help="numbers of workers on this host (default %(default)s)")
     parser.add_argument("--repetitions", type=int, default=9, help="repetitions of 50 steps; 30 times as many for a step alone")
     parser.add_argument("--mega", type=int, default=16, help="million parameters for the measurement of memory")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/overhead.json", help="the file of the result")
     options = parser.parse_args()
 
     def alone(*arguments):

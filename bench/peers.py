@@ -19,14 +19,13 @@ in Decent-DP is a factor that the user sets, as its authors' scheme would.
 Also out/bench/peers.md, the same as a table.
 """
 
-import argparse
 import pathlib
 import re
 import sys
 import tempfile
 
 from time_to_loss import BATCH, Bench, packed_data, row, rules_of, system
-from workers import ROOT, NoCluster, about, save
+from workers import ROOT, NoCluster, about, parser_of, save
 
 SGD = {"name": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0}
 
@@ -70,7 +69,7 @@ def table(result):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "peers.json")
     parser.add_argument("--steps", type=int, default=200, help="of each algorithm (default %(default)s)")
     parser.add_argument("--every", type=int, default=40,
                         help="steps of DiLoCo between two outer steps, a multiple of 4 (default 40)")
@@ -84,7 +83,6 @@ def main():
     parser.add_argument("--vocabulary", type=int, help="of --data (default: the recipe's)")
     parser.add_argument("--python", default=sys.executable, help="a python that has torch, the peers and starling")
     parser.add_argument("--starling", default=str(ROOT / ".venv/bin/starling"), help="the command, to pack the text")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/peers.json", help="the file of the result")
     options = parser.parse_args()
     if options.data and not (options.data / "train.bin").is_file():
         parser.error(f"--data {options.data}: there is no packed text")

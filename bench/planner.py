@@ -41,7 +41,6 @@ from these. Writes out/bench/planner.json:
     rows                       all times in ms
 """
 
-import argparse
 import collections
 import json
 import math
@@ -54,7 +53,7 @@ import subprocess
 import sys
 import tempfile
 
-from workers import ROOT, NoCluster, Processors, RunFailed, about, emulated, loopback, save
+from workers import ROOT, NoCluster, Processors, RunFailed, about, emulated, loopback, parser_of, save
 
 PEERS = ROOT / "bench/step_peers.py"
 LAYERS, SECONDS, STEPS, REPETITIONS, TRIES, PROBE_SECONDS = 8, 3, 8, 2, 3, 16
@@ -404,7 +403,7 @@ def table(result):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, program="bench-planner", starling=True)
     parser.add_argument("--only", default="", help="configurations whose name this regular expression finds; else all")
     parser.add_argument("--again", action="store_true", help="measure also what was measured before")
     parser.add_argument("--least-idle", type=float, default=0.4, help="of the machine's processors in a run that counts (0.4)")
@@ -412,8 +411,6 @@ def main():
     parser.add_argument("--trial", action="store_true", help="without root or limits: one small configuration, in seconds")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/planner",
                         help="folder of the measurements; the result is beside it (default out/bench/planner)")
-    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-planner"), help="the built program")
-    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"), help="the built command")
     parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="a python that has torch")
     options = parser.parse_args()
     if options.table:

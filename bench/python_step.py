@@ -19,15 +19,13 @@ out/bench/python_step.json:
     sizes             milliseconds, by the number of parameters
 """
 
-import argparse
 import json
-import pathlib
 import statistics
 import subprocess
 import sys
 import time
 
-from workers import ROOT, about, save
+from workers import about, parser_of, save
 
 WIDTHS = (58, 183, 256, 577)  # 0.1, 1, 2 and 10 million parameters
 LAYERS, BATCH = 30, 32
@@ -77,12 +75,10 @@ def measure(width, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-overhead"), help="the built program")
+    parser = parser_of(__doc__, "python_step.json", program="bench-overhead")
     parser.add_argument("--turns", type=int, default=11, help="turns of each side (default %(default)s)")
     parser.add_argument("--steps", type=int, default=200, help="steps per turn; a quarter of it with 10 million parameters")
     parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS, help="widths of the layers; at least one is 183 or more")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/python_step.json", help="the file of the result")
     parser.add_argument("--worker", nargs=2, type=int, metavar=("WIDTH", "STEPS"), help="run one turn from Python")
     options = parser.parse_args()
     if options.worker:

@@ -31,7 +31,6 @@ steps). Writes out/bench/step.json:
     cells               all times in ms
 """
 
-import argparse
 import json
 import math
 import pathlib
@@ -42,7 +41,7 @@ import sys
 import tempfile
 import time
 
-from workers import ROOT, NoCluster, about, emulated, save
+from workers import ROOT, NoCluster, about, emulated, parser_of, save
 
 PEERS = ROOT / "bench/step_peers.py"
 SCHEDULES = ("one-peer-ring", "one-peer-exponential", "base-2", "complete")
@@ -188,12 +187,11 @@ def summary(cells):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, program="bench-step")
     parser.add_argument("--only", default="", help="regular expression for the names of cells (default: all)")
     parser.add_argument("--repetitions", type=int, default=3,
                         help="repetitions of the cells with 17 MB on 2 hosts (default 3); others run once")
     parser.add_argument("--minutes", type=float, default=40, help="minutes after which no further repetition begins (default 40)")
-    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-step"), help="the built program")
     parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="a python that has torch and Decent-DP")
     parser.add_argument("--rate", default="1gbit", help="rate of every host's card, in the format of tc (default 1gbit)")
     options = parser.parse_args()

@@ -1,5 +1,6 @@
-"""Starts a benchmark's workers, and describes the machine."""
+"""Starts a benchmark's workers, reads its arguments, and describes the machine."""
 
+import argparse
 import concurrent.futures
 import datetime
 import json
@@ -14,6 +15,19 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NO_CLUSTER = 125  # exit status of scripts/cluster if it cannot make a cluster
 LIMIT = 1200  # seconds for one run of the workers
+
+
+def parser_of(text, out="", program="", starling=False):
+    """The arguments of a benchmark with this docstring. `out`: --out, a file in out/bench/.
+    `program`, `starling`: --program and --starling, the paths of what was built."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if program:
+        parser.add_argument("--program", default=str(ROOT / "build/bin" / program), help="the built program")
+    if starling:
+        parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"), help="the built command")
+    if out:
+        parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench" / out, help="the file of the result")
+    return parser
 
 
 class NoCluster(Exception):
