@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "cli/recipe_keys.h"
 #include "cli/workers.h"
 #include "starling/core/error.h"
+#include "starling/core/exists.h"
 #include "starling/core/file.h"
 #include "starling/core/text.h"
 #include "starling/train/task.h"
@@ -46,7 +46,7 @@ DrilledRun run_in(const Recipe& recipe) {
   DrilledRun run;
   run.score_name = score.name;
   const std::string path = recipe.run.out + "/summary.json";
-  if (std::error_code none; !std::filesystem::exists(path, none)) return run;
+  if (!exists(path)) return run;
   const auto summary = nlohmann::json::parse(read_text(path, kMostSummary), nullptr, false);
   if (!summary.is_object()) throw Error(path + ": this is no JSON object");
   const auto number = [&](const std::string& key) -> std::optional<double> {

@@ -26,6 +26,7 @@
 #include "cli/workers.h"
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
+#include "starling/core/exists.h"
 #include "starling/core/file.h"
 #include "starling/core/text.h"
 
@@ -100,10 +101,8 @@ void prepare(const Study& study, const Study::Run& run) {
 std::string state_of(const Study& study, const Study::Run& run) {
   if (is_finished(study, run)) return "finished";
   const std::string folder = folder_of(study, run);
-  std::error_code none;
-  if (!fs::exists(folder + "/settings.txt", none)) return "to do";
-  return fs::exists(folder + "/summary.json", none) && !has_settings(study, run) ? "settings changed"
-                                                                                 : "not finished";
+  if (!exists(folder + "/settings.txt")) return "to do";
+  return exists(folder + "/summary.json") && !has_settings(study, run) ? "settings changed" : "not finished";
 }
 
 // Why the command of the run refuses its settings; empty if it takes them.

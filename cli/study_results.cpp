@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 
 #include "cli/json.h"
 #include "starling/core/error.h"
+#include "starling/core/exists.h"
 #include "starling/core/tree.h"
 #include "starling/train/task.h"
 
@@ -174,11 +174,6 @@ std::string last_line(const std::string& path) {
 
 std::string summary_of(const Study& study, const Study::Run& run) {
   return folder_of(study, run) + "/summary.json";
-}
-
-bool exists(const std::string& path) {
-  std::error_code none;
-  return std::filesystem::exists(path, none);
 }
 
 }  // namespace

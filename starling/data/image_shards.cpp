@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/exists.h"
 #include "starling/core/text.h"
 #include "starling/data/packed_shard.h"
 #include "starling/data/tar_shard.h"
@@ -41,8 +42,7 @@ std::vector<std::string> find_tars(const std::string& folder, const std::string&
       throw Error(fmt::format("{}/{}-*.tar: number {} is missing", folder, split, paths.size()));
     paths.push_back(std::move(path));
   }
-  if (const std::string shard = shard_path(folder, split, 0);
-      !paths.empty() && std::filesystem::exists(shard, none))
+  if (const std::string shard = shard_path(folder, split, 0); !paths.empty() && exists(shard))
     throw Error(fmt::format("{} and {} are both there: remove one kind", paths[0], shard));
   return paths;
 }
@@ -107,8 +107,7 @@ std::string ImageShards::name(std::int64_t image) const {
 void find_image_shards(const std::string& folder, const std::string& split) {
   if (!find_tars(folder, split).empty()) return;
   const std::string path = shard_path(folder, split, 0);
-  std::error_code none;
-  if (!std::filesystem::exists(path, none))
+  if (!exists(path))
     throw Error(fmt::format(
         "{}: not there, and no {}-0.tar; `starling pack images` makes shards, data.dir names the folder",
         path, split));

@@ -14,6 +14,7 @@
 
 #include "starling/core/config.h"
 #include "starling/core/error.h"
+#include "starling/core/exists.h"
 #include "starling/core/text.h"
 #include "starling/core/tree_reader.h"
 #include "starling/core/whole.h"
@@ -74,11 +75,6 @@ class Record : TreeReader {
   }
   const Node node_;
 };
-
-bool exists(const std::string& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
 
 void for_each_line(const std::string& path, const std::function<void(const Record&)>& f) {
   std::error_code error;
