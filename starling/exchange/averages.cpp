@@ -39,7 +39,7 @@ std::set<int> from_bits(std::span<const std::byte> bits, int size) {
 
 }  // namespace
 
-Averages::Averages(Transport& transport, Monitor& monitor, WorkerLinks& links, const Rounds& rounds,
+Averages::Averages(Transport& transport, Monitor& monitor, WorkerLinks& links, const CurrentRound& rounds,
                    AveragesOptions options)
     : transport_(transport),
       monitor_(monitor),

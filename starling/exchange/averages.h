@@ -16,10 +16,10 @@
 #include "starling/core/log.h"
 #include "starling/core/timeline.h"
 #include "starling/exchange/average.h"
+#include "starling/exchange/current_round.h"
 #include "starling/exchange/inbox.h"
 #include "starling/exchange/links.h"
 #include "starling/exchange/monitor.h"
-#include "starling/exchange/rounds.h"
 #include "starling/transport/transport.h"
 
 namespace starling {
@@ -42,7 +42,7 @@ struct AveragesOptions {
 class Averages final : private AverageActions {
  public:
   // All but the options outlive it.
-  Averages(Transport& transport, Monitor& monitor, WorkerLinks& links, const Rounds& rounds,
+  Averages(Transport& transport, Monitor& monitor, WorkerLinks& links, const CurrentRound& rounds,
            AveragesOptions options);
 
   // --- on the training thread ---
@@ -120,7 +120,7 @@ class Averages final : private AverageActions {
   Transport& transport_;
   Monitor& monitor_;
   WorkerLinks& links_;
-  const Rounds& rounds_;
+  const CurrentRound& rounds_;
   const AveragesOptions options_;
   Average protocol_;
   std::vector<Sender> senders_;                        // by rank; my own is unused

@@ -11,8 +11,8 @@
 //   lost       its process is gone
 //
 // The protocols are Edge's, Group's and Average's. Their buffers and frames are in edge_swaps.h,
-// group_swaps.h and averages.h, the connections in links.h, the count of rounds in rounds.h. Here
-// these meet: the events go to them, and late neighbours are given up.
+// group_swaps.h and averages.h, the connections in links.h, the count of rounds in
+// current_round.h. Here these meet: the events go to them, and late neighbours are given up.
 #pragma once
 
 #include <atomic>
@@ -33,6 +33,7 @@
 #include "starling/core/wait.h"
 #include "starling/exchange/averages.h"
 #include "starling/exchange/contents.h"
+#include "starling/exchange/current_round.h"
 #include "starling/exchange/edge_swaps.h"
 #include "starling/exchange/group_swaps.h"
 #include "starling/exchange/jump_guard.h"
@@ -40,7 +41,6 @@
 #include "starling/exchange/links.h"
 #include "starling/exchange/meetings.h"
 #include "starling/exchange/monitor.h"
-#include "starling/exchange/rounds.h"
 #include "starling/exchange/sent_block.h"
 #include "starling/topology/graph.h"
 #include "starling/transport/transport.h"
@@ -219,7 +219,7 @@ class Exchange final : private TransportHandler {
   const Layout layout_;
   mutable Monitor monitor_;  // its lock guards next_, and of the others what they say
   WorkerLinks links_;
-  Rounds rounds_;
+  CurrentRound rounds_;
   Ledger ledger_;
   // On the transport's thread, but for averages_, which says which thread calls what.
   Holdback holdback_;

@@ -8,12 +8,12 @@
 #include "starling/core/log.h"
 #include "starling/core/timeline.h"
 #include "starling/exchange/contents.h"
+#include "starling/exchange/current_round.h"
 #include "starling/exchange/inbox.h"
 #include "starling/exchange/jump_guard.h"
 #include "starling/exchange/ledger.h"
 #include "starling/exchange/links.h"
 #include "starling/exchange/meetings.h"
-#include "starling/exchange/rounds.h"
 #include "starling/transport/transport.h"
 
 namespace starling {
@@ -54,7 +54,7 @@ struct SwapTools {
   const Meetings& meetings;
   const Layout& layout;
   WorkerLinks& links;
-  Rounds& rounds;
+  CurrentRound& rounds;
   Ledger& ledger;
   Holdback& holdback;
   JumpGuard& guard;

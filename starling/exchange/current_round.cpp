@@ -1,9 +1,9 @@
-#include "starling/exchange/rounds.h"
+#include "starling/exchange/current_round.h"
 
 namespace starling {
 namespace {
 
-constexpr std::uint64_t kHorizon = 1000;
+constexpr std::uint64_t kLeastHorizon = 1000;
 // Neighbours may be a round ahead at any time. A worker that jumped then would leave out a round
 // that the others wait for.
 constexpr std::uint64_t kSlack = 1;
@@ -12,13 +12,13 @@ constexpr std::uint64_t kSlack = 1;
 
 // A neighbour that waits for me is never further ahead than a period or two, or after restart() a
 // cycle.
-std::uint64_t Rounds::horizon() const { return std::max(kHorizon, 2 * layout_.cycle()); }
+std::uint64_t CurrentRound::horizon() const { return std::max(kLeastHorizon, 2 * layout_.cycle()); }
 
-bool Rounds::possible(std::uint64_t round) const {
+bool CurrentRound::possible(std::uint64_t round) const {
   return round <= known() + horizon() || round <= monitor_.countable() + horizon();
 }
 
-bool Rounds::expects(int rank, std::uint64_t round) {
+bool CurrentRound::expects(int rank, std::uint64_t round) {
   if (round <= known() + horizon()) return true;
   is_at(rank, round);
   return round <= known() + horizon();
@@ -26,8 +26,8 @@ bool Rounds::expects(int rank, std::uint64_t round) {
 
 // The word that a neighbour went on is as old as my absence: it has to be asked where it is now.
 // Such words may still come meanwhile.
-void Rounds::catch_up(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
-                      Transport& transport, WorkerLinks& links) {
+void CurrentRound::catch_up(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
+                            Transport& transport, WorkerLinks& links) {
   std::set<int> asked;
   const auto all_have_said = [&] {
     for (const int rank : went_on_) {
@@ -40,7 +40,7 @@ void Rounds::catch_up(std::unique_lock<std::mutex>& lock, std::chrono::milliseco
   went_on_.clear();
 }
 
-std::uint64_t Rounds::begin() {
+std::uint64_t CurrentRound::begin() {
   const std::uint64_t before = round_;
   round_ = std::max(round_ + 1, jump_to_);
   jumped_ = round_ > before + 1;
@@ -48,7 +48,7 @@ std::uint64_t Rounds::begin() {
   return round_ - before - 1;
 }
 
-void Rounds::restart(std::uint64_t farthest, std::uint64_t position) {
+void CurrentRound::restart(std::uint64_t farthest, std::uint64_t position) {
   round_ = farthest;
   while (round_ % layout_.cycle() != position % layout_.cycle()) ++round_;
   started_ = layout_.blocks();
@@ -58,7 +58,7 @@ void Rounds::restart(std::uint64_t farthest, std::uint64_t position) {
 
 // A neighbour that is past a round in which we meet goes on without me. Others may be far ahead:
 // they do not wait for me.
-void Rounds::is_at(int rank, std::uint64_t round) {
+void CurrentRound::is_at(int rank, std::uint64_t round) {
   if (!possible(round)) return;
   const std::lock_guard lock(monitor_.mutex);
   const std::uint64_t next = round_ + 1;
@@ -72,12 +72,12 @@ void Rounds::is_at(int rank, std::uint64_t round) {
   }
 }
 
-void Rounds::went_on(int rank) {
+void CurrentRound::went_on(int rank) {
   const std::lock_guard lock(monitor_.mutex);
   if (went_on_.insert(rank).second) monitor_.changed->notify_all();
 }
 
-void Rounds::has_said(int rank) {
+void CurrentRound::has_said(int rank) {
   const std::lock_guard lock(monitor_.mutex);
   if (went_on_.erase(rank) != 0) monitor_.changed->notify_all();
 }

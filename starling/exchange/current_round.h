@@ -19,10 +19,10 @@
 
 namespace starling {
 
-class Rounds {
+class CurrentRound {
  public:
   // All of them outlive it.
-  Rounds(const Meetings& meetings, const Layout& layout, Monitor& monitor)
+  CurrentRound(const Meetings& meetings, const Layout& layout, Monitor& monitor)
       : meetings_(meetings), layout_(layout), monitor_(monitor) {}
 
   // --- on any thread; these take the lock ---
