@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -12,6 +11,7 @@
 #include "starling/checkpoint/consensus.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
+#include "starling/optim/finite.h"
 #include "starling/optim/state_file.h"
 
 namespace starling {
@@ -51,8 +51,6 @@ std::string share_in(const Metadata& metadata) {
 }
 
 bool is_option(const std::string& name) { return name.starts_with(kOptions) || name == kLossScale; }
-
-bool is_finite(const at::Tensor& tensor) { return at::isfinite(tensor).all().item<bool>(); }
 
 // Real numbers: the mean; of a tensor that a file lacks, zeros. A file with one that is not finite
 // is left out of it, unless all are so. Integers: the maximum.

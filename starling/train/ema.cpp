@@ -8,13 +8,13 @@
 
 #include <ATen/ops/dist.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/isfinite.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
 #include "starling/checkpoint/consensus.h"
 #include "starling/optim/average.h"
+#include "starling/optim/finite.h"
 
 namespace starling {
 
@@ -48,7 +48,7 @@ bool Ema::update() {
   }
   for (Value& value : values_) {
     const at::Tensor x = value.of.to(at::kFloat);
-    if (value.is_parameter || at::isfinite(x).all().item<bool>()) value.average.lerp_(x, 1 - decay_);
+    if (value.is_parameter || is_finite(x)) value.average.lerp_(x, 1 - decay_);
   }
   return true;
 }

@@ -24,9 +24,8 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/isfinite.h>
-
 #include "starling/core/error.h"
+#include "starling/optim/finite.h"
 #include "starling/optim/schemes/cosines.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/optim/schemes/top_k_exchange.h"
@@ -81,14 +80,11 @@ class Demo final : public Scheme {
         gradients.push_back({stretch(keep, s.begin, s.length), g.narrow(0, s.offset, s.length)});
     }
     copy_to_host(block, gradients);
-    for (const Moved& own : gradients) {
-      if (own.here.isfinite().all().item<bool>()) continue;
-      own.here.zero_();
-      finite_ = false;
-    }
+    for (const Moved& own : gradients)
+      if (!is_finite(own.here)) own.here.zero_(), finite_ = false;
     m.mul_(decay_).add_(sends_all() ? g : cosine_transform(block, g));
     read_on_host(block, x);
-    messages_.send(block, m, x, x.isfinite().all().item<bool>());
+    messages_.send(block, m, x, is_finite(x));
   }
 
   void take(Block& block) {

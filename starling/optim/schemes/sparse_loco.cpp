@@ -24,8 +24,7 @@
 #include <string_view>
 #include <vector>
 
-#include <ATen/ops/isfinite.h>
-
+#include "starling/optim/finite.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/optim/schemes/top_k_exchange.h"
 #include "starling/optim/schemes/vectors.h"
@@ -95,7 +94,7 @@ class SparseLoco final : public Scheme {
     const at::Tensor x = room_on_host(block);
     read_on_host(block, x);
     x.neg_().add_(theta).add_(error, decay_);
-    const bool finite = x.isfinite().all().item<bool>();
+    const bool finite = is_finite(x);
     if (finite) error.copy_(x);
     few_.send(block, error, theta, finite);
   }
