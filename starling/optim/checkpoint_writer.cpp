@@ -20,6 +20,7 @@
 #include "starling/core/random.h"
 #include "starling/core/with_lock.h"
 #include "starling/optim/checkpoint.h"
+#include "starling/transport/c10d/one_line.h"
 
 namespace starling {
 namespace {
@@ -29,7 +30,9 @@ namespace fs = std::filesystem;
 constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr auto kAtEnd = std::chrono::seconds(1);      // for the files of others, if this worker ends
 constexpr auto kToAppear = std::chrono::seconds(30);  // of a note, on a disk over a network
-constexpr std::int64_t kLongWait = 1'000'000;         // microseconds
+constexpr auto kSayWaits = std::chrono::seconds(5);   // for this worker's own disk, then ever more seldom
+constexpr auto kSayMostSeldom = std::chrono::seconds(60);
+constexpr std::int64_t kLongWait = 1'000'000;  // microseconds
 constexpr double kMicro = 1e6;
 constexpr std::uint64_t kMostNote = 1 << 16;
 constexpr const char* kAttempt = "attempt";
@@ -128,7 +131,7 @@ void CheckpointWriter::Attempt::write(OptimizerState state, WorkerFile mine, std
     if (reason.empty() && counts)
       mine.digest = save_tensors(fs::path(draft) / mine.name(), state.tensors, state.metadata);
   } catch (const std::exception& error) {
-    reason = error.what();
+    reason = one_line(error);
   }
   if (!reason.empty()) note.recipe.emplace_back(kFailed, reason);
   if (reason.empty() && !counts) note.recipe.emplace_back(kLeftOut, "yes");
@@ -238,12 +241,25 @@ std::vector<std::int64_t> CheckpointWriter::meet(double waited, double trained) 
   return here ? all : std::vector<std::int64_t>();
 }
 
+// Returns the seconds that it took.
+double CheckpointWriter::wait_until_written() {
+  const Time begin = Clock::now();
+  if (!last_) return 0;
+  std::chrono::seconds pause = kSayWaits;
+  while (last_->written.wait_for(pause) != std::future_status::ready) {
+    optimizer_.world().log(
+        Level::warning,
+        fmt::format("this worker's disk has not written the checkpoint of step {}: waiting since {:.0f} s",
+                    last_->manifest.step, seconds(Clock::now() - begin)));
+    pause = std::min<std::chrono::seconds>(2 * pause, kSayMostSeldom);
+  }
+  return seconds(Clock::now() - begin);
+}
+
 bool CheckpointWriter::save(const Manifest& progress, std::optional<std::int64_t> mine) {
   failpoint("checkpoint");
   const World& world = optimizer_.world();
-  const Time begin = Clock::now();
-  if (last_) last_->written.wait();
-  const double waited = seconds(Clock::now() - begin);
+  const double waited = wait_until_written();
 
   const Operation operation(optimizer_);
   optimizer_.wait_for_all();
@@ -253,8 +269,8 @@ bool CheckpointWriter::save(const Manifest& progress, std::optional<std::int64_t
   try {
     if (counts) state = optimizer_.state();
     copy_shared(state);
-  } catch (const Error& error) {  // what torch's optimizer keeps cannot be saved
-    reason = error.what();
+  } catch (const std::exception& error) {  // no memory; what torch's optimizer keeps cannot be saved
+    reason = one_line(error);
   }
   auto next = std::make_shared<Attempt>(root_, keep_, progress, world);
   next->manifest.workers = world.size;
@@ -300,7 +316,7 @@ bool CheckpointWriter::save(const Manifest& progress, std::optional<std::int64_t
 }
 
 bool CheckpointWriter::finish() {
-  if (last_) last_->written.wait();
+  wait_until_written();
   const Operation operation(optimizer_);
   meet(0, 0);
   std::int64_t committed = last_ && last_->committed.valid() && last_->committed.get() ? 1 : 0;

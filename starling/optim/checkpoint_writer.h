@@ -11,10 +11,11 @@
 // a disk, and no worker for another one's disk.
 //
 // A checkpoint that is due before this worker's last one is written waits for it, with a warning
-// from a second on. Whatever goes wrong on a disk costs that checkpoint, with a warning. So does
-// the end of the worker that commits. If another worker ends before its file is whole, the
-// checkpoint is committed without it when the next one is due, also if the worker was started again
-// meanwhile. A worker that does not count (Optimizer::counts()) writes no file.
+// from a second on, and a line now and then while a disk hangs. Whatever goes wrong on a disk, or
+// no memory for a copy, costs that checkpoint, with a warning. So does the end of the worker that
+// commits. If another worker ends before its file is whole, the checkpoint is committed without it
+// when the next one is due, also if the worker was started again meanwhile. A worker that does not
+// count (Optimizer::counts()) writes no file.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +46,7 @@ class CheckpointWriter {
 
  private:
   struct Attempt;  // one checkpoint
+  double wait_until_written();
   std::vector<std::int64_t> meet(double waited, double trained);
 
   Optimizer& optimizer_;

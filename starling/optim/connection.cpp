@@ -2,6 +2,7 @@
 // each later epoch (membership.h).
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <memory>
 #include <set>
 #include <span>
@@ -9,7 +10,6 @@
 #include <thread>
 #include <utility>
 
-#include <ATen/ops/isfinite.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,6 +21,7 @@
 #include "starling/core/seldom.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/engine.h"
+#include "starling/optim/finite.h"
 #include "starling/optim/gathering.h"
 #include "starling/optim/membership.h"
 #include "starling/optim/options.h"
@@ -28,6 +29,7 @@
 #include "starling/optim/sent_size.h"
 #include "starling/optim/state_file.h"
 #include "starling/optim/torch_state.h"
+#include "starling/transport/c10d/one_line.h"
 #include "starling/world/ask_again.h"
 
 namespace starling {
@@ -288,7 +290,6 @@ void Optimizer::count_epoch() {
 // A parameter that is not finite stays so. One that was not sent yet is looked for before another
 // worker may get this one's state.
 bool Optimizer::is_spoiled() const {
-  const auto is_finite = [](const at::Tensor& p) { return at::isfinite(p).all().item<bool>(); };
   return (!engine_->scheme->sent_finite() || engine_->membership->has_news()) &&
          !std::ranges::all_of(param_groups_, [&](const torch::optim::OptimizerParamGroup& group) {
            return std::ranges::all_of(group.params(), is_finite);
@@ -301,6 +302,27 @@ void Optimizer::join_again() {
   count_epoch();
   engine_->disconnect();
   join();
+}
+
+// Without memory, descriptors or a store for it, newcomers ask another worker, and this one trains
+// on.
+void Optimizer::give_state(const std::map<int, std::int64_t>& newcomers) {
+  if (newcomers.empty()) return;
+  Engine& e = *engine_;
+  try {
+    OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
+    const std::vector<at::Tensor> beside = e.beside_state();
+    for (std::size_t i = 0; i < beside.size(); ++i) all.tensors.emplace(beside_key(i), beside[i]);
+    failpoint("join");
+    const auto copy = std::make_shared<MemoryFile>();
+    const Digest written = save_tensors(copy->open(), all.tensors, all.metadata);
+    for (const auto& [seat, life] : newcomers) e.membership->donate(seat, life, copy, written.crc32c);
+  } catch (const std::exception& failure) {
+    e.world.log(Level::warning,
+                fmt::format("newcomers cannot have this worker's state: {}", one_line(failure)));
+    e.membership->decline(newcomers);
+  }
+  e.scheme->resume();
 }
 
 // Before a step. False: this worker was out of the run, and has come in again as another's twin.
@@ -324,30 +346,8 @@ bool Optimizer::keep_membership() {
   membership.note_departed(e.exchange->departed());
   if (!membership.has_news() && !e.exchange->renewal_called()) return true;
   // Newcomers wait until this worker knows that its parameters are sound.
-  std::map<int, std::int64_t> wanted;
-  if (counts(/*waits=*/true)) wanted = membership.wanted([&](int seat) { return e.exchange->hears(seat); });
-  if (!wanted.empty()) {
-    OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
-    const std::vector<at::Tensor> beside = e.beside_state();
-    for (std::size_t i = 0; i < beside.size(); ++i) all.tensors.emplace(beside_key(i), beside[i]);
-    failpoint("join");
-    std::shared_ptr<MemoryFile> copy;  // one for all that want it now
-    Digest written;
-    for (const auto& [seat, life] : wanted) {
-      try {
-        if (!copy) {
-          const auto file = std::make_shared<MemoryFile>();
-          written = save_tensors(file->open(), all.tensors, all.metadata);
-          copy = file;
-        }
-        membership.donate(seat, life, copy, written.crc32c);
-      } catch (const Error& failure) {  // of memory, descriptors or the store: this worker trains on
-        e.world.log(Level::warning,
-                    fmt::format("worker {} cannot have this worker's state: {}", seat, failure.what()));
-      }
-    }
-    e.scheme->resume();
-  }
+  if (counts(/*waits=*/true))
+    give_state(membership.wanted([&](int seat) { return e.exchange->hears(seat); }));
   const std::set<int> away = membership.leave_out();
   try {
     if (membership.is_out()) throw LeftOut();

@@ -230,9 +230,11 @@ void Membership::beat() {
   if (now - beaten_ < world_.timeouts.silent / 5) return;
   beaten_ = now;
   const Epoch present = with_lock(mutex_, [this] { return epoch_; });
+  const std::set<std::int64_t> declined = with_lock(mutex_, [this] { return declined_; });
   std::erase_if(coming_, [&](const auto& entry) {
     const auto& [seat, newcomer] = entry;
-    if (present.has(seat, newcomer.life) || now - newcomer.since > world_.timeouts.meet) return true;
+    if (present.has(seat, newcomer.life) || declined.contains(newcomer.life)) return true;
+    if (now - newcomer.since > world_.timeouts.meet) return true;
     const auto knock = door_.knock_of(seat);
     return !knock || knock->life != newcomer.life;
   });
@@ -291,6 +293,11 @@ void Membership::donate(int seat, std::int64_t life, std::shared_ptr<MemoryFile>
   donations_[life] = std::make_unique<Donation>(world_, channel_of(world_.rank, seat, life), seat,
                                                 std::move(state), hash, [this] { news_ = true; });
   world_.log(Level::info, fmt::format("worker {} comes: it gets this worker's state", seat));
+}
+
+void Membership::decline(const std::map<int, std::int64_t>& newcomers) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [seat, life] : newcomers) declined_.insert(life);
 }
 
 void Membership::note_departed(const std::set<int>& departed) {

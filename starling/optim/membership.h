@@ -92,6 +92,8 @@ class Membership {
   // The newcomers that want this worker's state, each once: seat -> life. One is refused if another
   // process of its seat takes part for timeouts.silent.
   std::map<int, std::int64_t> wanted(const std::function<bool(int seat)>& takes_part);
+  // This worker cannot give them its state: they hear no more from it, and ask another one.
+  void decline(const std::map<int, std::int64_t>& newcomers);
   // `hash`: the state's CRC32C.
   void donate(int seat, std::int64_t life, std::shared_ptr<MemoryFile> state, std::uint32_t hash);
   // The newcomers that have this worker's state and are still there: seat -> life. None while the
@@ -140,7 +142,8 @@ class Membership {
   mutable std::mutex mutex_;  // of the following
   std::atomic<bool> news_ = false;
   bool out_ = false;
-  std::map<int, Newcomer> wanted_;  // by seat
+  std::map<int, Newcomer> wanted_;   // by seat
+  std::set<std::int64_t> declined_;  // lives
   std::set<int> departed_, leave_out_, started_again_;
   Time departed_since_{};
 

@@ -208,6 +208,7 @@ class Optimizer : public torch::optim::Optimizer {
   void attach_scheme();
   void make_scheme();
   void count_epoch();
+  void give_state(const std::map<int, std::int64_t>& newcomers);
   bool keep_membership();
   bool is_spoiled() const;
   void join_again();

@@ -44,11 +44,14 @@ class Background(Run):
         process = self.on_slow_disk("--checkpoint-every", "80")
         self.until_step(process, STEPS)
         self.assertEqual(self.names(), ["step-80.tmp"])
-        time.sleep(1.5)  # the last checkpoint waits so long, at least
+        time.sleep(6)  # the last checkpoint waits so long, at least
         self.gate.touch()
         _, stderr = self.finish(process, 0)
         self.assertEqual(stderr.count(f"the checkpoint of step {STEPS} waited "), 1, stderr)
         self.assertIn("s until that of step 80 was written: the disk is slower than they come\n", stderr)
+        for rank in range(WORKERS):
+            self.assertIn(f"starling[{rank}]: this worker's disk has not written the checkpoint of step 80: waiting since ",
+                          stderr)
         self.assertEqual(self.names(), ["latest", f"step-{STEPS}", "step-80"])
         for step in (80, STEPS):
             self.assertEqual(self.files_of(step), list(range(WORKERS)))
