@@ -59,8 +59,9 @@ void check_scheme(const SchemeInfo& info, const Options& options, bool around) {
                        traits.own_rule));
   if (options.max_wait)
     check_range("max_wait", std::chrono::duration<double>(*options.max_wait).count(), ranges::max_wait);
-  if (options.max_wait && traits.path == Path::pairs)
-    refuse(fmt::format("max_wait is not for scheme \"{}\", which waits for nobody: leave it out", info.name));
+  if (options.max_wait && (traits.path == Path::pairs || traits.edges == EdgeKind::none))
+    refuse(fmt::format("max_wait is not for scheme \"{}\", which waits {}: leave it out", info.name,
+                       traits.path == Path::gradients ? "for all workers in each step" : "for no neighbour"));
   if (traits.sums_gradients && options.loss_scaling)
     refuse(
         fmt::format("scheme \"{}\" takes no loss_scaling: gradients of all workers are added up, and each "

@@ -69,8 +69,9 @@ TEST_P(SchemeRefusals, NameWhatItDoesNotTakeAndWhy) {
   patient.max_wait = std::chrono::milliseconds(1);
   EXPECT_EQ(
       refused(patient),
-      in_pairs()
-          ? fmt::format("max_wait is not for scheme \"{}\", which waits for nobody: leave it out", name())
+      in_pairs() || traits.edges == EdgeKind::none
+          ? fmt::format("max_wait is not for scheme \"{}\", which waits {}: leave it out", name(),
+                        traits.path == Path::gradients ? "for all workers in each step" : "for no neighbour")
           : "accepted");
   for (const double factor : {-1.0, 1.5, 20.0}) {
     Options guarded = options();
