@@ -14,12 +14,14 @@
 namespace starling {
 
 struct ImageLoader::Job {
-  Job(std::shared_ptr<const ImageShards> from, std::vector<std::int64_t> wanted, int side, ChooseView choose)
+  Job(std::shared_ptr<const ImageShards> from, std::vector<std::int64_t> wanted, int side, ChooseView choose,
+      bool pinned)
       : shards(std::move(from)),
         images(std::move(wanted)),
         size(side),
         view(std::move(choose)),
-        pixels(at::empty({std::ssize(images), side, side, 3}, at::kByte)),
+        pixels(at::empty({std::ssize(images), side, side, 3},
+                         at::TensorOptions(at::kByte).pinned_memory(pinned))),
         row(pixels.numel() / std::max<std::int64_t>(1, std::ssize(images))),
         broken(images.size()) {}
 
@@ -66,7 +68,7 @@ struct ImageLoader::Job {
   std::promise<DecodedImages> done;
 };
 
-ImageLoader::ImageLoader(int threads) {
+ImageLoader::ImageLoader(int threads, bool pinned) : pinned_(pinned) {
   try {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
   } catch (const std::system_error& failure) {
@@ -89,7 +91,8 @@ void ImageLoader::end() {
 
 std::future<DecodedImages> ImageLoader::start(std::shared_ptr<const ImageShards> shards,
                                               std::vector<std::int64_t> images, int size, ChooseView view) {
-  const auto job = std::make_shared<Job>(std::move(shards), std::move(images), size, std::move(view));
+  const auto job =
+      std::make_shared<Job>(std::move(shards), std::move(images), size, std::move(view), pinned_);
   std::future<DecodedImages> future = job->done.get_future();
   if (job->images.empty()) {
     job->done.set_value(job->result());

@@ -29,8 +29,9 @@ struct DecodedImages {
 
 class ImageLoader {
  public:
-  // Throws Error if the system has no thread left.
-  explicit ImageLoader(int threads);
+  // pinned: images lie in memory from which CUDA copies while the host goes on. Throws Error if the
+  // system has no thread left.
+  explicit ImageLoader(int threads, bool pinned = false);
   // Waits for the images that are being decoded now, and leaves the others.
   ~ImageLoader();
 
@@ -46,6 +47,7 @@ class ImageLoader {
   void work();
   void end();
 
+  const bool pinned_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool ends_ = false;

@@ -111,7 +111,7 @@ class ImagesTask final : public ClassificationTask {
                            classifier(recipe), keys_of(recipe).label_smoothing),
         data_(std::move(data)),
         keys_(keys_of(recipe)),
-        loader_(keys_.threads) {}
+        loader_(keys_.threads, /*pinned=*/recipe.run.device == "cuda") {}
 
   Batch batch(std::int64_t number) override {
     constexpr std::size_t kAhead = 2;
