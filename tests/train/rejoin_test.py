@@ -96,6 +96,18 @@ class Rejoin(Run):
         self.check_end(process, 0, 2)
 
     @long
+    def test_a_donor_without_memory_for_a_copy_trains_on(self):
+        # Worker 2 asks worker 0 first, then worker 1.
+        process = self.start_again("--run.steps", 20 * STEPS, STARLING_FAIL="join:*:0:throw")
+        last = self.kill(process, 2)
+        self.until_back(process, 2, last + 5)
+        process.terminate()
+        _, stderr = self.finish(process, 143)
+        self.assertIn("starling[0]: newcomers cannot have this worker's state: failpoint", stderr)
+        self.assertRegex(stderr, r"starling\[2\]: this worker has joined the run after step \d+, with the state of "
+                                 r"worker 1")
+
+    @long
     def test_a_newcomer_may_die(self):
         process = self.start("--restart", "2", "--run.steps", str(STEPS), STARLING_FAIL="join:*:2:kill,restart=any")
         self.kill(process, 2)
@@ -124,8 +136,8 @@ class Rejoin(Run):
         """A function that starts a worker without a launcher. Rank 0 hosts the store."""
         places |= {"WORLD_SIZE": str(WORKERS), "LOCAL_WORLD_SIZE": str(WORKERS), "MASTER_ADDR": "127.0.0.1",
                    "MASTER_PORT": str(free_port("127.0.0.1")), "STARLING_REJOIN": "1"}
-        return lambda rank: self.start("--run.steps", str(STEPS), workers=0, RANK=str(rank), LOCAL_RANK=str(rank),
-                                       **places)
+        return lambda rank, steps=STEPS: self.start("--run.steps", str(steps), workers=0, RANK=str(rank),
+                                                    LOCAL_RANK=str(rank), **places)
 
     def check_joined(self, *processes):
         """All finish, and the last has joined the others: after which step, with whose state."""
@@ -158,6 +170,25 @@ class Rejoin(Run):
         first.kill()
         first.communicate()
         self.check_joined(*others, start(0))
+
+    @long
+    def test_another_worker_hosts_the_store_while_the_first_is_away(self):
+        start = self.by_itself(STARLING_TOKEN="the-token-of-this-run")
+        first, second, third = (start(rank, 100 * STEPS) for rank in range(WORKERS))
+        self.all_train([first, second, third])
+        for gone in (first, third):
+            gone.kill()
+            gone.communicate()
+        last = max(records[-1]["step"] for records in self.metrics().values())
+        third = start(2, 100 * STEPS)
+        self.until_back(third, 2, last)
+        first = start(0, 100 * STEPS)
+        self.until_back(first, 0, last)
+        for process in (first, second, third):
+            process.terminate()
+        said = [self.finish(process, 143)[1] for process in (first, second, third)]
+        for newcomer in (said[0], said[2]):
+            self.assertIn("this worker has joined the run after step", newcomer)
 
     def test_none_is_left_to_join(self):
         process = self.start_again("--run.steps", 100 * STEPS)

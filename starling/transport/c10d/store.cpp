@@ -91,8 +91,9 @@ std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) 
 
 }  // namespace
 
-C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience)
-    : patience_(patience), given_(std::move(store)), connection_{given_} {
+C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience,
+                     HostAgain host_again)
+    : patience_(patience), host_again_(std::move(host_again)), given_(std::move(store)), connection_{given_} {
   const auto whole = without_prefix(given_);
   place_ = place_of(whole);
   gone_ = gone(whole);
@@ -125,6 +126,7 @@ std::string C10dStore::why_gone() {
 void C10dStore::is_lost(int connection, const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (connection != connection_.number) return;  // there is a new one
+  if (lost_.empty()) lost_since_ = Clock::now();
   lost_ = why;
   ask_again_ = Clock::now() + kAskStoreAgain;
 }
@@ -137,6 +139,7 @@ void C10dStore::join_again(const std::string& what) {
     throw StoreLost(fmt::format("store: cannot {}: {}", what, lost_));
   auto attempt = std::make_shared<int>();
   attempt_ = attempt;
+  const bool is_long_ago = Clock::now() - lost_since_ >= patience_;
   lock.unlock();
   if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(without_prefix(given_).get())) {
     // The name may be another host's by now, on which the store was started again.
@@ -146,7 +149,14 @@ void C10dStore::join_again(const std::string& what) {
     gone_ = std::move(there);
     lock.unlock();
   }
-  if (const std::string why = why_gone(); !why.empty()) throw Failed(why);
+  if (const std::string why = why_gone(); !why.empty()) {
+    if (!host_again_ || !is_long_ago) throw Failed(why);
+    try {
+      hosted_ = host_again_();
+    } catch (const Error& failure) {  // another worker of this host may have been faster
+      throw Failed(fmt::format("{}, and {}", why, failure.what()));
+    }
+  }
   auto fresh =
       in_time(Owned{given_, [attempt = std::move(attempt)](c10d::Store& before) { return before.clone(); }},
               Limit{patience_});

@@ -24,7 +24,12 @@ class C10dStore final : public Store {
 
   // Every operation takes at most twice the `patience`; then the store is lost. torch's stores have
   // no limit if the host does not answer, or a stopped process holds the lock of the file.
-  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience = kPatience);
+  //
+  // host_again: hosts the store in this process, after nobody has done so for the `patience`. It is
+  // empty then. Throws Error if it cannot.
+  using HostAgain = std::function<c10::intrusive_ptr<c10d::Store>()>;
+  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience = kPatience,
+                     HostAgain host_again = nullptr);
   ~C10dStore() override;
 
   void set(const std::string& key, const std::string& value) override;
@@ -54,14 +59,17 @@ class C10dStore final : public Store {
   void release(c10::intrusive_ptr<c10d::Store> store) const;
 
   const std::chrono::milliseconds patience_;
-  c10::intrusive_ptr<c10d::Store> given_;  // perhaps the server: it lives as long as this
-  std::string place_;                      // "the store at 192.0.2.1 port 29500"
+  const HostAgain host_again_;
+  c10::intrusive_ptr<c10d::Store> hosted_;  // by host_again_: the server lives as long as this
+  c10::intrusive_ptr<c10d::Store> given_;   // perhaps the server: it lives as long as this
+  std::string place_;                       // "the store at 192.0.2.1 port 29500"
   std::atomic<Time> answered_ = Clock::now();
 
   std::mutex mutex_;                   // of the following
   std::function<std::string()> gone_;  // why the store is gone, or ""
   Connection connection_;
   std::string lost_;  // why, if it is
+  Time lost_since_{};
   Time ask_again_{};
   std::weak_ptr<void> attempt_;  // to connect again, while it runs: perhaps left behind
 };

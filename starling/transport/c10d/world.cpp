@@ -2,8 +2,10 @@
 #include "starling/world/world.h"
 
 #include <algorithm>
+#include <functional>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -42,21 +44,34 @@ std::shared_ptr<FolderStore> folder_store(const std::string& folder) {
   return std::make_shared<FolderStore>(folder);
 }
 
-// Rank 0 hosts the store at the address that all workers know. If this is a loopback address to its
-// own host, or one that only the network translates, it serves all of its addresses.
-c10::intrusive_ptr<c10d::Store> hosted_store(const Launch& launch, const SocketAddress& master,
-                                             const std::string& own_address,
-                                             std::chrono::milliseconds deadline,
-                                             const Interrupted& interrupted) {
-  if (launch.launcher_hosts || launch.rank != 0)
-    return join_store(launch.host, launch.port, deadline, interrupted);
+using HostStore = std::function<c10::intrusive_ptr<c10d::Store>(std::chrono::milliseconds deadline)>;
+
+// How this worker can host the store at the address that all know. If this is a loopback address to
+// rank 0's own host, or one that only the network translates, rank 0 serves all of its addresses.
+// Null: it cannot, since the store is on another host, or the launcher's.
+HostStore store_host(const Launch& launch, const SocketAddress& master, const std::string& own_address) {
+  if (launch.launcher_hosts) return nullptr;
   const bool one_host = launch.local_size == launch.size;
   const bool is_mine = std::ranges::any_of(
       interfaces(), [&](const Interface& mine) { return mine.address.host() == master.host(); });
-  const std::string& host = one_host || (is_mine && !master.is_loopback()) ? launch.host : own_address;
+  const auto with = [port = launch.port](auto& host, const std::string& name) -> HostStore {
+    return [=, &host](std::chrono::milliseconds deadline) { return host(name, port, deadline).store; };
+  };
+  if (one_host || (is_mine && !master.is_loopback())) return with(host_store, launch.host);
+  return launch.rank == 0 ? with(host_store_everywhere, own_address) : nullptr;
+}
+
+// Rank 0 hosts the store. With rejoin, another worker of its host may have done so after it died.
+c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch, const SocketAddress& master,
+                                           const HostStore& host, const World& world) {
+  const auto join = [&] {
+    return join_store(launch.host, launch.port, world.timeouts.meet, world.interrupted);
+  };
+  if (!host || launch.rank != 0) return join();
   try {
-    return (&host == &launch.host ? host_store : host_store_everywhere)(host, launch.port, deadline).store;
+    return host(world.timeouts.meet);
   } catch (const Error& failure) {
+    if (world.rejoin && somebody_listens(master, C10dStore::kPatience)) return join();
     throw Error(
         fmt::format("{}: rank 0 hosts the store: {} ({}) must be its host, and the port free there; "
                     "MASTER_ADDR and MASTER_PORT name others",
@@ -115,8 +130,13 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
   if (!launch->store_folder.empty()) {
     world.store = folder_store(launch->store_folder);
   } else {
-    world.store = std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>(
-        "starling/" + launch->run, hosted_store(*launch, master, world.address, timeouts.meet, interrupted)));
+    const HostStore host = store_host(*launch, master, world.address);
+    C10dStore::HostAgain host_again;
+    if (host && world.rejoin) host_again = [host] { return host(C10dStore::kPatience); };
+    world.store =
+        std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>(
+                                        "starling/" + launch->run, open_store(*launch, master, host, world)),
+                                    C10dStore::kPatience, std::move(host_again));
   }
   world.fate = [store = world.store](int rank) {
     try {
