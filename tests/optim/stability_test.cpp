@@ -119,8 +119,8 @@ class Stability : public EveryScheme {
     }
     return choice;
   }
-  // The wires that the scheme takes over the topology; with many workers, and but for the first
-  // topology, the widest and the narrowest of them.
+  // The wires that the scheme takes over the topology. In the short run, with many workers, and but
+  // for the first topology: the widest and the narrowest of them.
   std::vector<Wire> wires(const std::string& topology, int n) const {
     std::vector<Wire> all;
     for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4}) {
@@ -128,7 +128,7 @@ class Stability : public EveryScheme {
         all.push_back(wire);
     }
     const bool is_first = topology == topologies(info(), n).front();
-    if ((n > kFew || !is_first) && all.size() > 2) all.erase(all.begin() + 1, all.end() - 1);
+    if ((!whole() || n > kFew || !is_first) && all.size() > 2) all.erase(all.begin() + 1, all.end() - 1);
     return all;
   }
   // Schemes with rounds wait for a slow network.
