@@ -1,6 +1,7 @@
 // The store at which workers meet: its waits, its end, and hosts that do not answer.
 #include "starling/transport/c10d/store.h"
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -103,6 +104,33 @@ TEST(C10dStore, AServerThatIsGoneIsFoundAgainWhenItIsBack) {
   EXPECT_TRUE(is_back([&] { world.store->set("key", "value"); }));
   EXPECT_EQ(world.store->get("key", 0ms), "value");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+// One of those that may hosts it, and the others find it.
+TEST(C10dStore, AServerThatStaysGoneIsHostedByAnotherWorker) {
+  std::optional<HostedStore> hosted = launchers_store();
+  const int port = hosted->port;
+  std::atomic<int> hosts = 0, tries = 0;
+  const auto host_again = [&] {
+    ++tries;
+    HostedStore again = host_store("127.0.0.1", port, 60s);
+    ++hosts;
+    return again.store;
+  };
+  const auto joined = [&](C10dStore::HostAgain host) {
+    return std::make_unique<C10dStore>(join_store("127.0.0.1", port, 60s), 300ms, std::move(host));
+  };
+  const auto one = joined(host_again), other = joined(host_again), elsewhere = joined(nullptr);
+  one->set("key", "before");
+  hosted.reset();
+  std::this_thread::sleep_for(300ms);  // an answer of just now is believed
+  EXPECT_THAT(refusal<StoreLost>([&] { one->look("key"); }), HasSubstr("nobody listens"));
+  EXPECT_EQ(tries, 0) << "at once";
+  EXPECT_TRUE(is_back([&] { other->look("key"), one->look("key"), elsewhere->look("key"); }));
+  EXPECT_EQ(hosts, 1);
+  EXPECT_EQ(elsewhere->look("key"), std::nullopt) << "it is empty";
+  one->set("key", "after");
+  EXPECT_EQ(other->look("key"), "after");
 }
 
 // The kernel goes on to accept connections for a stopped process.
