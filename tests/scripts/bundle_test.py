@@ -12,6 +12,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUNDLE = ROOT / "scripts/bundle"
 BUILD = sys.argv.pop(1)
+GIVEN = sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1].endswith(".tar.xz") else None  # by scripts/release
 TORCH = os.environ["TORCH"]
 PYTHON = os.environ.get("PYTHON")  # with torch, if the Python module and bench-cuda are built
 
@@ -26,9 +27,10 @@ class Bundle(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp())
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        file = cls.folder / "bundle.tar.xz"
-        done = subprocess.run([BUNDLE, "--build", BUILD, file], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        file = pathlib.Path(GIVEN or cls.folder / "bundle.tar.xz")
+        if not GIVEN:
+            done = subprocess.run([BUNDLE, "--build", BUILD, file], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
         cls.size = file.stat().st_size
         subprocess.run(["tar", "-C", cls.folder, "-xJf", file], check=True)
         (cls.tree,) = cls.folder.glob("starling-*/")

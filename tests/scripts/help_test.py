@@ -13,8 +13,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDERS = (".ci", "scripts", "bench", "tests/faults")
 WRONG = (".ci/run", "scripts/bootstrap", "scripts/bundle", "scripts/dev-tools", "scripts/format", "scripts/fresh-machine",
-         "scripts/fuzz", "scripts/gpu-check", "scripts/lint", "scripts/pictures", "scripts/sanitize", "scripts/schemes",
-         "scripts/topologies", "scripts/try-slurm", "scripts/wheels")
+         "scripts/fuzz", "scripts/gpu-check", "scripts/lint", "scripts/pictures", "scripts/release", "scripts/sanitize",
+         "scripts/schemes", "scripts/topologies", "scripts/try-slurm", "scripts/wheels")
 
 
 def scripts():
