@@ -157,7 +157,7 @@ bundle: build  ## the programs for a machine that has torch but no compiler: out
 wheel: deps  ## wheels for PYTHONS="3.11 3.13", each tested where only Python and torch are: out/wheels
 	@TORCH=$(TORCH) JOBS=$(JOBS) scripts/wheels --venv $(VENV) $(PYTHONS)
 
-release: build wheel  ## all artifacts of this version, each tested: wheels for PYTHONS, sources, programs, SBOM: out/release
+release: build wheel  ## wheels for PYTHONS, sources, programs and SBOM, each tested: out/release
 	@$(VENV)/bin/python scripts/release --build $(BUILD)
 
 docs: BOOTSTRAP = --tests

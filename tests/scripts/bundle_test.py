@@ -12,7 +12,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUNDLE = ROOT / "scripts/bundle"
 BUILD = sys.argv.pop(1)
-GIVEN = sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1].endswith(".tar.xz") else None  # by scripts/release
+# By scripts/release.
+GIVEN = pathlib.Path(sys.argv.pop(1)) if sys.argv[1:] and sys.argv[1].endswith(".tar.xz") else None
 TORCH = os.environ["TORCH"]
 PYTHON = os.environ.get("PYTHON")  # with torch, if the Python module and bench-cuda are built
 
@@ -27,7 +28,7 @@ class Bundle(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp())
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        file = pathlib.Path(GIVEN or cls.folder / "bundle.tar.xz")
+        file = GIVEN or cls.folder / "bundle.tar.xz"
         if not GIVEN:
             done = subprocess.run([BUNDLE, "--build", BUILD, file], capture_output=True, text=True)
             assert done.returncode == 0, done.stderr

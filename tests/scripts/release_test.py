@@ -11,7 +11,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-WHEELS = ("starling_dp-9.8.7-cp311-cp311-manylinux_2_35_x86_64.whl", "starling_dp-9.8.7-cp313-cp313-manylinux_2_35_x86_64.whl")
+WHEELS = ("starling_dp-9.8.7-cp311-cp311-manylinux_2_35_x86_64.whl",
+          "starling_dp-9.8.7-cp313-cp313-manylinux_2_35_x86_64.whl")
 SOURCES = "starling_dp-9.8.7.tar.gz"
 BUNDLE = f"starling-9.8.7-{platform.machine()}.tar.xz"
 SBOM = "starling-9.8.7.cdx.json"
@@ -25,7 +26,8 @@ class Release(unittest.TestCase):
         self.file("build/CMakeCache.txt", f"STARLING_TORCH_DIR:PATH={self.folder}/torch\n")
         self.file("torch/share/cmake/Torch/TorchConfigVersion.cmake", 'set(PACKAGE_VERSION "2.3.4")\n')
         self.file("scripts/bundle", '#!/bin/sh\necho "programs of $2" >"$3"\n').chmod(0o755)
-        self.file("tests/scripts/bundle_test.py", "import pathlib, sys\nsys.exit(pathlib.Path('fails').exists())\n")
+        self.file("tests/scripts/bundle_test.py",
+                  "import pathlib, sys\nsys.exit(pathlib.Path('fails').exists())\n")
         for name in ("release", "packages.txt"):
             shutil.copy(ROOT / "scripts" / name, self.folder / "scripts")
         for name in (*WHEELS, SOURCES):
@@ -38,7 +40,8 @@ class Release(unittest.TestCase):
         return file
 
     def run_it(self):
-        return subprocess.run([sys.executable, "-B", "scripts/release"], cwd=self.folder, capture_output=True, text=True)
+        return subprocess.run([sys.executable, "-B", "scripts/release"], cwd=self.folder,
+                              capture_output=True, text=True)
 
     def refusal(self):
         done = self.run_it()
@@ -50,14 +53,17 @@ class Release(unittest.TestCase):
         done = self.run_it()
         self.assertEqual(done.returncode, 0, done.stderr)
         out = self.folder / "out/release"
-        self.assertEqual({file.name for file in out.iterdir()}, {*WHEELS, SOURCES, BUNDLE, SBOM, "SHA256SUMS"})
-        checked = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=out, capture_output=True, text=True)
-        self.assertEqual(checked.stdout.splitlines(), [f"{name}: OK" for name in (BUNDLE, *sorted([*WHEELS, SOURCES]), SBOM)])
+        listed = [BUNDLE, *WHEELS, SOURCES, SBOM]
+        self.assertEqual({file.name for file in out.iterdir()}, {*listed, "SHA256SUMS"})
+        checked = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=out,
+                                 capture_output=True, text=True)
+        self.assertEqual(checked.stdout.splitlines(), [f"{name}: OK" for name in listed])
         parts = json.loads((out / SBOM).read_text())
         self.assertEqual((parts["bomFormat"], parts["specVersion"]), ("CycloneDX", "1.6"))
         versions = {part["name"]: part.get("version") for part in parts["components"]}
         self.assertEqual(versions["torch"], "2.3.4")
-        openssl = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", "libssl-dev"], capture_output=True, text=True)
+        openssl = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", "libssl-dev"],
+                                 capture_output=True, text=True)
         self.assertEqual(versions["libssl-dev"], openssl.stdout)
         self.assertNotIn("cmake", versions)
         self.assertLessEqual({*WHEELS, SOURCES, BUNDLE}, set(versions))

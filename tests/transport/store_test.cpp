@@ -106,7 +106,7 @@ TEST(C10dStore, AServerThatIsGoneIsFoundAgainWhenItIsBack) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-// One of those that may hosts it, and the others find it.
+// One of the workers that can host it does so, and the others find it.
 TEST(C10dStore, AServerThatStaysGoneIsHostedByAnotherWorker) {
   std::optional<HostedStore> hosted = launchers_store();
   const int port = hosted->port;
