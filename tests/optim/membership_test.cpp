@@ -55,7 +55,9 @@ TEST(Membership, AWorkerThatComesLaterDoesNotWaitForEver) {
 TEST(Membership, ARunWithoutMembersCannotBeJoined) {
   flock(2, [&](int, World& world) {
     const Tensor x = parameter({4});
-    { Optimizer optimizer({x}, SGD{}, ring(), seat_of(world)); }
+    {
+      Optimizer optimizer({x}, SGD{}, ring(), seat_of(world));
+    }
     EXPECT_THAT(refusal<UsageError>([&] { Optimizer({x}, SGD{}, ring(), seat_of(world)); }),
                 HasSubstr("no member of it is left"));
   });
@@ -409,11 +411,10 @@ TEST(Membership, SurvivorsThatPauseTakeInThoseThatAreStartedAgain) {
     FragileNetwork network(4);
     LogLines lines;
     const auto said = [&](const char* what) {
-      const std::vector<std::string> all = lines.all();
       return std::ranges::count_if(
-          all, [&](const std::string& line) { return line.find(what) != std::string::npos; });
+          lines.all(), [&](const std::string& line) { return line.find(what) != std::string::npos; });
     };
-    // The other one pauses too, or is in a step already, and waits there for the block of the first.
+    // The other one pauses too, or waits in its step already for the block of the first.
     const auto stand_still = [&] {
       const auto pausing = said("pauses: it misses"),
                  waiting = said(" s for worker 2") + said(" s for worker 3");
