@@ -9,6 +9,25 @@
 #include "starling/core/failpoint.h"
 
 namespace starling {
+namespace {
+
+// While it lives, the others do not wait for me. On the training thread.
+class Pause {
+ public:
+  Pause(Transport& transport, WorkerLinks& links) : transport_(transport), links_(links) { say(true); }
+  ~Pause() { say(false); }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+
+ private:
+  void say(bool pauses) {
+    transport_.post([&links = links_, pauses] { links.pause(pauses); });
+  }
+  Transport& transport_;
+  WorkerLinks& links_;
+};
+
+}  // namespace
 
 // ---------------------------------------------------------------- the training thread
 
@@ -174,6 +193,7 @@ bool Exchange::wait_for_majority(const std::function<bool()>& gives_up) {
   constexpr std::chrono::milliseconds kLook{100};
   const auto sees = [this] { return links_.sees_majority(); };
   transport_->post([this] { averages_.i_have_paused(); });
+  const Pause pause(*transport_, links_);
   const Time begin = transport_->now();
   std::unique_lock lock(monitor_.mutex);
   bool is_late = false;

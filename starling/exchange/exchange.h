@@ -6,8 +6,8 @@
 //   start(b)     my block is ready      -->  Edge: send, check, vote
 //
 //   round      rises by one with each step: its blocks are started once each, in order
-//   absent     a neighbour that was late or silent: it is not waited for until a block of it comes,
-//              or word that it is ready
+//   absent     a neighbour that was late or silent, or pauses: it is not waited for until its block
+//              comes, or word that it is ready
 //   lost       its process is gone
 //
 // The protocols are Edge's, Group's and Average's. Their buffers and frames are in edge_swaps.h,
@@ -178,8 +178,8 @@ class Exchange final : private TransportHandler {
     transport_->post([this, rank] { ended(rank); });
   }
   // Waits on the training thread until it does, for at most Patience::stalled, or until gives_up()
-  // or interrupted. False: the time is over. The next average then wants a majority of those of the
-  // last one.
+  // or interrupted. False: the time is over. Those that it does see go on without it meanwhile. The
+  // next average then wants a majority of those of the last one.
   bool wait_for_majority(const std::function<bool()>& gives_up);
   ExchangeStatistics statistics() const;
 
@@ -205,6 +205,7 @@ class Exchange final : private TransportHandler {
   void give_up_on(int rank, std::uint64_t from_round);
   void say_awaited(std::uint32_t block, double waited);
   bool waits_for(int rank) const;
+  void pauses(int rank);
   void is_silent(int rank, const std::string& why);
   void received_renew(std::uint64_t operations);
   void received_echo(int from, const Frame& frame);

@@ -127,6 +127,7 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
       if (links_.absent(from)) return links_.mark_present(from);
       return links_.control(from, FrameType::resume);  // I wait for it anyway: no need to jump
     case FrameType::heartbeat:
+      if (frame.step != 0) pauses(from);
       return links_.control(from, FrameType::echo, frame.value);
     case FrameType::echo:
       return received_echo(from, frame);
@@ -211,6 +212,12 @@ void Exchange::received_renew(std::uint64_t operations) {
     }
   }
   averages_.renewal_called(operations);
+}
+
+// An average goes on without it anyway: some who take part do not see it, or it would not pause.
+void Exchange::pauses(int rank) {
+  links_.mark_absent(rank, "it pauses");
+  give_up_on(rank, 0);
 }
 
 void Exchange::is_silent(int rank, const std::string& why) {

@@ -243,7 +243,16 @@ void WorkerLinks::note_unseen() {
 
 void WorkerLinks::say_alive(int rank) {
   const auto now = transport_.now().time_since_epoch().count();
-  control(rank, FrameType::heartbeat, static_cast<std::uint64_t>(now));
+  transport_.send(
+      rank,
+      {.type = FrameType::heartbeat, .step = pauses_ ? 1U : 0U, .value = static_cast<std::uint64_t>(now)});
+}
+
+void WorkerLinks::pause(bool pauses) {
+  pauses_ = pauses;
+  for (int rank = 0; rank < transport_.size(); ++rank) {
+    if (at(rank).met) say_alive(rank);
+  }
 }
 
 void WorkerLinks::control(int rank, FrameType type, std::uint64_t value) {

@@ -3,7 +3,7 @@
 //
 //   met       it has been connected at least once
 //   silent    no byte has come from it for some seconds
-//   absent    it was late or silent: nobody waits for it until it speaks again
+//   absent    it was late or silent, or pauses: nobody waits for it until it goes on
 //   left      it said goodbye
 //   lost      its process is gone
 //   departed  it has left, or its process has certainly ended
@@ -108,6 +108,8 @@ class WorkerLinks {
   // Says to all that were met that I am alive, and names those that are silent, with why.
   void tick(const std::function<void(int rank, const std::string& why)>& on_silent);
   void say_alive(int rank);
+  // I make no steps from now on, or make steps again. Says so to all that were met.
+  void pause(bool pauses);
   // True if a tick is long overdue, or was until a short time ago: others may have lost patience
   // with me in that time.
   bool slept() const { return overdue() > options_.silent / 2; }
@@ -143,6 +145,7 @@ class WorkerLinks {
   Time ticked_{};
   std::optional<Time> woke_;  // from the last long sleep
   Time started_{};
+  bool pauses_ = false;
 
   std::set<int> connected_, met_;  // now; ever. These seven with the monitor's lock
   std::set<int> absent_;

@@ -23,7 +23,7 @@ enum class FrameType : std::uint8_t {
   resume = 5,     // you were absent; value = the round that I start next
   query = 6,      // after a reconnect: how did this exchange end for you?
   outcome = 7,    // answer to query; value = 1 committed, 0 not
-  heartbeat = 8,  // I am alive; value = the time by my clock, in any unit
+  heartbeat = 8,  // I am alive; value = the time by my clock, in any unit; step = 1: I pause
   leave = 9,      // I am done; do not wait for me; value: 1 after an error, else 0
   // You went on without me and I am back: wait for me again. A resume with value 0 answers: you
   // need not jump.
