@@ -36,6 +36,15 @@ struct ImageLoader::Job {
       broken[i] = fmt::format("{}: {}", shards->name(images[i]), error.what());
     }
   }
+  // Hands over the whole images, or what went wrong.
+  void finish() {
+    try {
+      if (failure) std::rethrow_exception(failure);
+      done.set_value(result());
+    } catch (...) {
+      done.set_exception(std::current_exception());
+    }
+  }
   // Moves the whole images together.
   DecodedImages result() {
     DecodedImages out;
@@ -95,7 +104,7 @@ std::future<DecodedImages> ImageLoader::start(std::shared_ptr<const ImageShards>
       std::make_shared<Job>(std::move(shards), std::move(images), size, std::move(view), pinned_);
   std::future<DecodedImages> future = job->done.get_future();
   if (job->images.empty()) {
-    job->done.set_value(job->result());
+    job->finish();
     return future;
   }
   {
@@ -126,10 +135,7 @@ void ImageLoader::work() {
     if (failure) job->failure = failure;
     if (++job->decoded < job->images.size()) continue;
     lock.unlock();
-    if (job->failure)
-      job->done.set_exception(job->failure);
-    else
-      job->done.set_value(job->result());
+    job->finish();
     lock.lock();
   }
 }
