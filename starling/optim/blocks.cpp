@@ -70,9 +70,10 @@ namespace {
 // Whether the values lie in memory in the same order. The stride of a dimension of size 1 does not
 // matter.
 bool lies_as(const at::Tensor& one, const at::Tensor& other) {
-  if (one.sizes() != other.sizes()) return false;
-  for (std::int64_t d = 0; d < one.dim(); ++d) {
-    if (one.size(d) > 1 && one.stride(d) != other.stride(d)) return false;
+  const at::IntArrayRef sizes = one.sizes(), strides = one.strides(), others = other.strides();
+  if (sizes != other.sizes()) return false;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] > 1 && strides[d] != others[d]) return false;
   }
   return true;
 }
@@ -119,7 +120,6 @@ void Segment::check_gradient() const {
 }
 
 kernels::Parameters Segment::values() const {
-  check();
   const kernels::Parameters all{parameter.mutable_data_ptr(), format, nullptr};
   return {all.from(static_cast<std::size_t>(begin)).values, format,
           master.defined() ? master.mutable_data_ptr<float>() : nullptr};
@@ -148,7 +148,6 @@ std::uint32_t Segment::version() const {
 const void* Segment::gradient(at::Tensor& keep) const {
   const at::Tensor& g = parameter.grad();
   if (!g.defined()) return nullptr;
-  check_gradient();
   keep = is_readable_as(g, parameter) ? g : at::empty_like(parameter).copy_(g);
   return static_cast<const std::byte*>(keep.const_data_ptr()) +
          bytes_of(format, static_cast<std::size_t>(begin));

@@ -62,7 +62,7 @@ struct Segment {
   void check() const;
   // The same, and if there is a gradient that cannot be read.
   void check_gradient() const;
-  // The parameter's memory, after check().
+  // The parameter's memory. After check().
   kernels::Parameters values() const;
   // Tells autograd and the other segments that a pass changes x.
   void mark_changed();
@@ -72,7 +72,7 @@ struct Segment {
   const void* still_in(const void* x) const;
   // The parameter's version, less its `passes`.
   std::uint32_t version() const;
-  // This step's gradient in the parameter's memory order, or null, after check_gradient(). `keep`
+  // This step's gradient in the parameter's memory order, or null. After check_gradient(). `keep`
   // owns the copy, if one is needed.
   const void* gradient(at::Tensor& keep) const;
   // The same, writable, and .grad itself. Makes .grad if there is none, or if its memory is not in

@@ -97,6 +97,7 @@ void GradientAverage::start(std::size_t b) {
   float* has = flat + block.length;
   std::vector<Moved> on_gpu;
   for (const Segment& s : block.segments) {
+    s.check_gradient();
     at::Tensor keep;
     const void* const g = s.gradient(keep);
     if (g != nullptr && block.on_device) {

@@ -76,18 +76,26 @@ void check_whole(const Rule& rule, const Segment& s) {
                                s.whole ? "updated as a matrix" : "not updated as a matrix"));
 }
 
+// No rule: the pass reads no gradient.
+void check_segment(const Block& block, const Segment& s, const Rule* rule) {
+  check_place(block, s);
+  if (rule == nullptr) return s.check();
+  check_whole(*rule, s);
+  s.check_gradient();
+}
+
 // update(), with the grid chosen.
 class Pass {
  public:
   Pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& outgoing,
        std::optional<float> scale)
       : block_(block), arrived_(arrived), outgoing_(outgoing), scale_(scale.value_or(1)) {
+    updates_.swap(spare());
     updates_.reserve(block.segments.size());
     std::int64_t steps = 0;
     kernels::Step step;  // the same for most segments
     for (Segment& s : block.segments) {
-      check_place(block, s);
-      if (scale) check_whole(rule, s);
+      if (!scale) check_segment(block, s, nullptr);  // else check_pass() has done it
       at::Tensor keep;
       const void* g = scale ? s.gradient(keep) : nullptr;
       const std::int64_t taken = s.steps + (g != nullptr ? 1 : 0);
@@ -119,6 +127,13 @@ class Pass {
     for (std::size_t k = 0; k < block.states.size(); ++k)
       states_[k] = block.states[k].mutable_data_ptr<float>();
   }
+
+  ~Pass() {
+    updates_.clear();
+    updates_.swap(spare());
+  }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
 
   // Returns whether the parameters are finite. `grid` follows what is mixed.
   bool run(Grid* grid) {
@@ -174,6 +189,12 @@ class Pass {
     at::Tensor keep;
     std::optional<MatrixDirection> moves;  // of a whole matrix
   };
+  // The memory of this thread's last pass. An allocation of this size makes glibc tidy up its heap,
+  // which takes a tenth of a small model's step.
+  static std::vector<SegmentUpdate>& spare() {
+    thread_local std::vector<SegmentUpdate> all;
+    return all;
+  }
   Seen nothing() const { return {.measured = std::vector<kernels::Measured>(arrived_.size())}; }
 
   // Notes in the segments what this pass does. It comes when the pass can no longer be refused, or
@@ -331,15 +352,7 @@ Outgoing with_grid(Block& block, Outgoing outgoing) {
 }  // namespace
 
 void check_pass(const Block& block, const Rule* rule) {
-  for (const Segment& s : block.segments) {
-    check_place(block, s);
-    if (rule == nullptr) {
-      s.check();
-    } else {
-      check_whole(*rule, s);
-      s.check_gradient();
-    }
-  }
+  for (const Segment& s : block.segments) check_segment(block, s, rule);
 }
 
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing outgoing,
@@ -428,6 +441,7 @@ double sum_of_squares(std::span<const Block> blocks) {
   std::map<at::DeviceIndex, std::vector<at::Tensor>> on_gpus;
   for (const Block& block : blocks) {
     for (const Segment& s : block.segments) {
+      s.check_gradient();
       at::Tensor keep;
       const void* const g = s.gradient(keep);
       if (g == nullptr) continue;

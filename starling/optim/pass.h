@@ -48,7 +48,7 @@ Then then_start(Exchange& exchange, const Block& block);
 
 // Throws UsageError if a pass of this rule over the block would be refused: a parameter or its
 // gradient is no longer what the block was made for. No rule: another optimizer reads the gradient.
-// A step calls it for all blocks before it sends the first one.
+// A step calls it for all blocks before it sends the first one. Passes with a `scale` rely on it.
 void check_pass(const Block& block, const Rule* rule);
 
 // A vector beside the parameters: a float for each value of the block, on its device or in the
