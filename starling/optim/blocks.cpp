@@ -70,12 +70,18 @@ namespace {
 // Whether the values lie in memory in the same order. The stride of a dimension of size 1 does not
 // matter.
 bool lies_as(const at::Tensor& one, const at::Tensor& other) {
-  const at::IntArrayRef sizes = one.sizes(), strides = one.strides(), others = other.strides();
-  if (sizes != other.sizes()) return false;
+  const at::IntArrayRef sizes = one.sizes(), wanted = other.sizes();
+  const at::IntArrayRef strides = one.strides(), others = other.strides();
+  if (sizes.size() != wanted.size()) return false;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] > 1 && strides[d] != others[d]) return false;
+    if (sizes[d] != wanted[d] || (sizes[d] > 1 && strides[d] != others[d])) return false;
   }
   return true;
+}
+
+// Parameters are leaves. Tensor::grad() would look for that each time, to warn of another tensor.
+const at::Tensor& gradient_of(const at::Tensor& parameter) {
+  return std::as_const(*parameter.unsafeGetTensorImpl()).grad();
 }
 
 // Whether the gradient's memory has its values as the parameter's memory has its own. The imaginary
@@ -109,7 +115,7 @@ void Segment::check() const {
 
 void Segment::check_gradient() const {
   check();
-  const at::Tensor& g = parameter.grad();
+  const at::Tensor& g = gradient_of(parameter);
   if (!g.defined()) return;
   const bool dense = g.layout() == at::kStrided;
   if (dense && g.scalar_type() == parameter.scalar_type() && g.sizes() == parameter.sizes()) return;
@@ -146,7 +152,7 @@ std::uint32_t Segment::version() const {
 }
 
 const void* Segment::gradient(at::Tensor& keep) const {
-  const at::Tensor& g = parameter.grad();
+  const at::Tensor& g = gradient_of(parameter);
   if (!g.defined()) return nullptr;
   keep = is_readable_as(g, parameter) ? g : at::empty_like(parameter).copy_(g);
   return static_cast<const std::byte*>(keep.const_data_ptr()) +
