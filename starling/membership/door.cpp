@@ -51,7 +51,8 @@ std::string Door::bell() const { return get("bell").value_or(""); }
 
 std::optional<Epoch> Door::epoch() const {
   const auto text = get("epoch");
-  return text ? read_epoch(*text, seats_) : std::nullopt;
+  const auto epoch = text ? read_epoch(*text, seats_) : std::nullopt;
+  return epoch && (run_ == 0 || epoch->run == run_) ? epoch : std::nullopt;
 }
 
 void Door::publish(const Epoch& epoch) const {
@@ -65,7 +66,7 @@ void Door::come() const { set(come_key(seat_), "1"); }
 bool Door::has_come(int seat) const { return get(come_key(seat)).has_value(); }
 
 void Door::knock(const Knock& mine) const {
-  set(seat_key(seat_), fmt::format("{} {} {}", mine.life, mine.donor, mine.terms));
+  set(seat_key(seat_), fmt::format("{} {} {} {}", mine.life, mine.donor, mine.terms, run_));
   ring();
 }
 
@@ -73,13 +74,14 @@ std::optional<Knock> Door::knock_of(int seat) const {
   const auto text = get(seat_key(seat));
   if (!text) return std::nullopt;
   std::istringstream words(*text);
-  std::string word[3], more;
-  words >> word[0] >> word[1] >> word[2] >> more;
+  std::string word[4], more;
+  words >> word[0] >> word[1] >> word[2] >> word[3] >> more;
   const auto life = parse_number<std::int64_t>(word[0]);
   const auto donor = parse_number<int>(word[1]);
   const auto terms = parse_number<std::uint32_t>(word[2]);
-  if (!life || !donor || !terms || !more.empty()) return std::nullopt;
-  if (*life <= 0 || *donor < 0 || *donor >= seats_) return std::nullopt;
+  const auto run = parse_number<std::int64_t>(word[3]);
+  if (!life || !donor || !terms || !run || !more.empty()) return std::nullopt;
+  if (*life <= 0 || *donor < 0 || *donor >= seats_ || (run_ != 0 && *run != run_)) return std::nullopt;
   return Knock{.life = *life, .donor = *donor, .terms = *terms};
 }
 

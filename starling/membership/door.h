@@ -1,6 +1,7 @@
 // The store as the door of a run that goes on. A newcomer knocks, a member looks at the door some
 // times a second, on a thread of its own. Nothing else of a run needs the store: while it is lost,
-// nobody joins, and the others train on. All that is written there is signed with the run's token.
+// nobody joins, and the others train on. All that is written there is signed with the token. Many
+// runs may have one token: an epoch and a knock name their run, so that they count in no other.
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,12 @@ class Door {
  public:
   Door(const World& world, const std::string& channel);
 
-  // All of them throw StoreLost.
+  // Epochs and knocks of other runs are not heard from now on. 0: those of all runs are.
+  void follow(std::int64_t run) {
+    if (run_ != run) run_ = run;  // a watch may read it
+  }
+
+  // All of these throw StoreLost.
   std::optional<Epoch> epoch() const;      // the latest; nothing: the run has not begun
   void publish(const Epoch& epoch) const;  // unless a later one stands there
   // This worker is there to begin the run, and whether that one was.
@@ -58,6 +64,7 @@ class Door {
   const std::shared_ptr<Store> store_;
   const std::string prefix_, token_;
   const int seat_, seats_;
+  std::int64_t run_ = 0;
 };
 
 // A member's watch at the door.

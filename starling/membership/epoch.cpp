@@ -29,18 +29,19 @@ bool Epoch::has(int seat, std::int64_t life) const {
 }
 
 std::string to_text(const Epoch& epoch) {
-  std::string text = fmt::format("{}", epoch.number);
+  std::string text = fmt::format("{} {}", epoch.number, epoch.run);
   for (const auto& [seat, life] : epoch.lives) text += fmt::format(" {}:{}", seat, life);
   return text;
 }
 
 std::optional<Epoch> read_epoch(const std::string& text, int seats) {
   std::istringstream words(text);
-  std::string word;
-  words >> word;
+  std::string word, run_word;
+  words >> word >> run_word;
   const auto number = parse_number<std::uint64_t>(word);
-  if (!number) return std::nullopt;
-  Epoch epoch{.number = *number};
+  const auto run = parse_number<std::int64_t>(run_word);
+  if (!number || !run || *run < 0) return std::nullopt;
+  Epoch epoch{.number = *number, .run = *run};
   while (words >> word) {
     const auto colon = word.find(':');
     if (colon == std::string::npos) return std::nullopt;

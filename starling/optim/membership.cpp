@@ -71,6 +71,7 @@ MemoryFile& Membership::take_state() {
   std::string why = "nobody is there";
   for (int turn = 0; Clock::now() < end && !world_.interrupted(); ++turn) {
     lives_.insert(life_ = new_id());
+    door_.follow(epoch_.run);
     try {
       ask_for_state(turn, end);
       return receipt_->state();
@@ -133,9 +134,10 @@ void Membership::ask_for_state(int turn, Time end) {
 }
 
 // The next seats first, so that the newcomers of several seats ask several donors.
-std::vector<int> Membership::living_members() const {
+std::vector<int> Membership::living_members() {
   const auto epoch = door_.epoch();
   if (!epoch) throw StoreLost("the store has no epoch of the run: it was started again");
+  door_.follow(epoch->run);
   std::vector<int> members = epoch->members();
   const auto mine = epoch->lives.find(world_.rank);
   const bool was_member = epoch_.lives.contains(world_.rank);
@@ -182,6 +184,7 @@ void Membership::set_epoch(const Epoch& epoch) {
     leave_out_.clear();
     started_again_.clear();
   }
+  door_.follow(epoch.run);
   try {
     door_.publish(epoch);
   } catch (const StoreLost& lost) {

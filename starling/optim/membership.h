@@ -114,14 +114,14 @@ class Membership {
   void judge_departed();
   void note_started_again(const Epoch& present);  // throws StoreLost
   void ask_for_state(int turn, Time end);
-  std::vector<int> living_members() const;
+  std::vector<int> living_members();
   bool has_members() const;  // as far as this newcomer knows. Throws StoreLost
   std::string channel_of(int donor, int seat, std::int64_t life) const;
 
   const World world_;
   const std::string channel_;
   const std::uint32_t terms_;
-  const Door door_;
+  Door door_;
   std::int64_t life_ = new_id();
   std::set<std::int64_t> lives_{life_};  // so far
   int donor_ = 0;

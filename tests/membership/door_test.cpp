@@ -48,15 +48,15 @@ TEST_F(AtTheDoor, ADonorShowsThatItLives) {
   EXPECT_NE(door(2).beat_of(17), first);
 }
 
-TEST_F(AtTheDoor, AKnockHasThreeNumbersInTheirRanges) {
+TEST_F(AtTheDoor, AKnockHasFourNumbersInTheirRanges) {
   const std::string key = "starling/door/optimizer-0/knock/2";
   const auto heard = [&](const std::string& text) {
     store->set(key, tcp::sign("sixteen bytes or more", key + " " + text) + " " + text);
     return door(0).knock_of(2).has_value();
   };
-  EXPECT_TRUE(heard("17 3 4294967295"));
-  for (const char* text : {"", "17", "17 1", "0 1 5", "-17 1 5", "17 4 5", "17 -1 5", "17 1 -5",
-                           "17 1 4294967296", "17 1 5x", "17 1 5 6"})
+  EXPECT_TRUE(heard("17 3 4294967295 9"));
+  for (const char* text : {"", "17", "17 1", "17 1 5", "0 1 5 9", "-17 1 5 9", "17 4 5 9", "17 -1 5 9",
+                           "17 1 -5 9", "17 1 4294967296 9", "17 1 5x 9", "17 1 5 x", "17 1 5 9 6"})
     EXPECT_FALSE(heard(text)) << text;
 }
 
@@ -89,6 +89,26 @@ TEST_F(AtTheDoor, AStrangerIsNotHeard) {
   door(2).knock({.life = 1});
   store->set("starling/door/optimizer-0/knock/3", *store->look("starling/door/optimizer-0/knock/2"));
   EXPECT_FALSE(door(0).knock_of(3));
+}
+
+// Its token may be this one's, and anybody may have kept its words.
+TEST_F(AtTheDoor, WordsOfAnEarlierRunAreNotHeard) {
+  Door mine = door(0), newcomer = door(2);
+  mine.follow(41);
+  newcomer.follow(40);
+  const Epoch present{.number = 3, .lives = {{0, 5}}, .run = 41},
+      old{.number = 9, .lives = {{1, 6}}, .run = 40};
+  mine.publish(present);
+  door(1).publish(old);
+  EXPECT_FALSE(mine.epoch());
+  mine.publish(present);
+  EXPECT_EQ(door(1).epoch(), present);
+  newcomer.knock({.life = 7, .donor = 0});
+  EXPECT_FALSE(mine.knock_of(2));
+  EXPECT_FALSE(mine.is_followed(2, 6));
+  newcomer.follow(41);
+  newcomer.knock({.life = 7, .donor = 0});
+  EXPECT_TRUE(mine.knock_of(2));
 }
 
 TEST_F(AtTheDoor, AWatchHearsTheBell) {
