@@ -35,8 +35,9 @@
 namespace starling {
 namespace {
 
-constexpr int kMostTurns = 5;    // of a worker that asks to join
-constexpr int kMostSpoiled = 3;  // times that it takes another one's state
+constexpr int kMostTurns = 5;           // of a worker that asks to join
+constexpr int kMostSpoiled = 3;         // times that it takes another one's state, each soon after the last
+constexpr std::uint64_t kSound = 1000;  // steps after which the next time is the first again
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
@@ -127,7 +128,7 @@ std::string channel_of(const std::string& optimizer, const Epoch& epoch) {
 
 // The members of the present epoch; before the first one, the workers that begin the run.
 Epoch next_epoch(const Epoch& present, const World& world, std::uint64_t number) {
-  Epoch next{.number = number, .lives = present.lives};
+  Epoch next{.number = number, .lives = present.lives, .run = present.run};
   if (!next.lives.empty()) return next;
   for (int seat = 0; seat < world.initial_size.value_or(world.size); ++seat) next.lives[seat] = 1;
   return next;
@@ -155,14 +156,14 @@ void Optimizer::connect(std::size_t first_group) {
     // Blocks in flight are sent again from the parameters, which have the same values.
     e.scheme->pause();
     e.scheme->renew();  // copies gossip's averages into the parameters
-    e.before = counted();
-    e.usual = e.scheme->usual();
+    leave_epoch();
     e.disconnect();
   }
   const Schedule schedule = e.schedule();
   const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
   Terms terms = terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_, e.buffers, e.frozen);
   terms.emplace_back("STARLING_PARTITION", world.partition == Partition::pause ? "pause" : "continue");
+  terms.emplace_back("STARLING_SILENT", fmt::format("{} ms", world.timeouts.silent.count()));
   if (world.rejoin && world.size > 1 && !e.membership) {
     e.membership = std::make_unique<Membership>(world, e.channel, checksum_of(terms));
     if (e.membership->goes_on()) {
@@ -191,6 +192,7 @@ void Optimizer::connect(std::size_t first_group) {
     lives[static_cast<std::size_t>(world.rank)] = e.membership->life();
     all->maximum(lives);
     for (auto& [seat, life] : epoch.lives) life = lives[static_cast<std::size_t>(seat)];
+    if (epoch.run == 0) epoch.run = epoch.lives.begin()->second;
   }
   all.reset();
   open(epoch, world);
@@ -280,11 +282,16 @@ void Optimizer::make_scheme() {
   if (e.options.outer != "none") e.outer.emplace(e.options, e.options.outer == "nesterov");
 }
 
-// Adds what the present connections have counted to that of the earlier ones.
-void Optimizer::count_epoch() {
-  engine_->before = counted();
-  engine_->before.lost.clear();  // only of the present epoch
-  engine_->usual = engine_->scheme->usual();
+// Adds what the present connections have counted to that of the earlier ones, and detaches the
+// scheme. Does nothing if that was done: this worker was left out while it met the next epoch.
+void Optimizer::leave_epoch() {
+  Engine& e = *engine_;
+  settle(e.blocks);
+  if (!e.scheme->is_attached()) return;
+  e.before = counted();
+  e.before.lost.clear();  // only of the present epoch
+  e.usual = e.scheme->usual();
+  e.scheme->detach();
 }
 
 // A parameter that is not finite stays so. One that was not sent yet is looked for before another
@@ -298,8 +305,7 @@ bool Optimizer::is_spoiled() const {
 
 // Leaves the run, and comes in again with the state of another worker.
 void Optimizer::join_again() {
-  settle(engine_->blocks);
-  count_epoch();
+  leave_epoch();
   engine_->disconnect();
   join();
 }
@@ -332,6 +338,7 @@ bool Optimizer::keep_membership() {
   const bool is_apart = e.scheme->standing() == Standing::apart;
   if (is_apart || is_spoiled()) {
     const std::string_view what = is_apart ? "have jumped away from the others'" : "are not finite";
+    if (e.steps > e.sound_since + kSound) e.spoiled = 0;
     if (++e.spoiled > kMostSpoiled)
       throw Error(
           fmt::format("this worker's parameters {} again: it has taken the state of another worker {} times, "
@@ -340,6 +347,7 @@ bool Optimizer::keep_membership() {
     e.world.log(Level::warning,
                 fmt::format("this worker's parameters {}: it takes the state of another worker", what));
     join_again();
+    e.sound_since = e.steps;
     return false;
   }
   Membership& membership = *e.membership;
@@ -398,15 +406,14 @@ void Optimizer::renew(bool between_steps) {
   agreed.back() = e.connections;
   const std::set<int> there = e.exchange->renew(agreed);
   if (there.empty()) throw LeftOut();
-  Epoch next{.number = static_cast<std::uint64_t>(agreed.back())};
+  Epoch next{.number = static_cast<std::uint64_t>(agreed.back()), .run = e.epoch.run};
   for (std::size_t seat = 0; seat < size; ++seat) {
     if (agreed[seat] > 0) next.lives[static_cast<int>(seat)] = agreed[seat];
   }
   for (const int seat : there) next.lives[seat] = e.epoch.lives.at(seat);
 
   const Place mine{e.steps, e.made, e.exchange->operations()};
-  count_epoch();
-  e.scheme->detach();
+  leave_epoch();
   const std::unique_ptr<Exchange> last = std::move(e.exchange);  // until all have the result
   membership.set_epoch(next);
   const auto places = meet(next, between_steps ? std::optional(mine) : std::nullopt);

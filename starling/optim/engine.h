@@ -74,7 +74,8 @@ struct Optimizer::Engine {
   int connections = 0;                          // exchanges so far; a later group makes a new one
   Schedule of_members;                          // of the present one
   Epoch epoch;                                  // its members
-  int spoiled = 0;                              // how often the parameters were not finite
+  int spoiled = 0;                              // how often the parameters were not sound of late
+  std::uint64_t sound_since = 0;                // the step in which it came back the last time
   bool joined = false;                          // Optimizer::joined()
   std::uint64_t steps = 0;                      // see Optimizer::steps()
   int operations = 0;                           // scopes of Operation
@@ -105,7 +106,7 @@ struct Optimizer::Engine {
   }
   // Throws UsageError if the last attempt to connect has failed.
   Exchange& connected() const {
-    if (!exchange)
+    if (!exchange || !scheme || !scheme->is_attached())
       throw UsageError("the optimizer has no connections: the last attempt to make them has failed");
     return *exchange;
   }

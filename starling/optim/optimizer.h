@@ -207,7 +207,7 @@ class Optimizer : public torch::optim::Optimizer {
   void open(const Epoch& epoch, const World& world);
   void attach_scheme();
   void make_scheme();
-  void count_epoch();
+  void leave_epoch();
   void give_state(const std::map<int, std::int64_t>& newcomers);
   bool keep_membership();
   bool is_spoiled() const;

@@ -146,31 +146,6 @@ TEST(Membership, AWorkerWithNaNsGivesNobodyItsState) {
   });
 }
 
-// A store that can be lost, for one worker or for all.
-struct LosableStore final : Store {
-  explicit LosableStore(std::shared_ptr<Store> store = std::make_shared<MemoryStore>())
-      : store(std::move(store)) {}
-  std::shared_ptr<Store> there() {
-    if (is_lost) throw StoreLost("store: lost");
-    const std::lock_guard lock(mutex);
-    return store;
-  }
-  void start_again() {
-    const std::lock_guard lock(mutex);
-    store = std::make_shared<MemoryStore>();
-  }
-  void set(const std::string& key, const std::string& value) override { there()->set(key, value); }
-  std::optional<std::string> look(const std::string& key) override { return there()->look(key); }
-  std::string get(const std::string& key, std::chrono::milliseconds deadline,
-                  const Interrupted& interrupted) override {
-    return there()->get(key, deadline, interrupted);
-  }
-
-  std::mutex mutex;
-  std::shared_ptr<Store> store;
-  std::atomic<bool> is_lost = false;
-};
-
 // Its store was lost with it, as if it hosts that. The others publish the run in the new one.
 TEST(Membership, AWorkerOfTheBeginningComesBackToAnEmptyStore) {
   const auto store = std::make_shared<LosableStore>();
@@ -205,100 +180,6 @@ TEST(Membership, AWorkerThatDoesNotComeToTheBeginningIsNamed) {
   EXPECT_EQ(refusal<Error>([&] { goes_on(world); }), "worker 2 has not come to begin the run");
   Door(seat_of(worlds[2]), optimizer_channel(0)).come();
   EXPECT_FALSE(goes_on(world));
-}
-
-class InASeat : public testing::Test {
- protected:
-  World world(int rank = 0) const {
-    World world = seat_of({});
-    world.rank = rank;
-    world.size = 2;
-    world.store = store;
-    world.timeouts.meet = 5s;
-    return world;
-  }
-  static Epoch epoch(std::uint64_t number, std::int64_t life, std::int64_t other = 7) {
-    return {.number = number, .lives = {{0, life}, {1, other}}};
-  }
-
-  std::shared_ptr<LosableStore> store = std::make_shared<LosableStore>();
-  Membership member{world(), "a", 1};
-  Door door{world(1), "a"};
-};
-
-TEST_F(InASeat, OfTwoEpochsWithOneNumberTheOneThatStandsCounts) {
-  door.publish(epoch(3, member.life() + 1));
-  member.set_epoch(epoch(3, member.life()));  // it did not see the other
-  EXPECT_TRUE(eventually([&] { return member.has_news() && member.is_out(); }));
-}
-
-TEST_F(InASeat, AnEpochOfALostStoreIsPublishedLater) {
-  store->is_lost = true;
-  member.set_epoch(epoch(3, member.life()));
-  store->is_lost = false;
-  EXPECT_TRUE(eventually([&] { return door.epoch() == epoch(3, member.life()); }));
-  store->start_again();
-  EXPECT_TRUE(eventually([&] { return door.epoch() == epoch(3, member.life()); }));
-}
-
-TEST_F(InASeat, AWorkerWhoseRankWasTakenEnds) {
-  member.set_epoch(epoch(3, member.life()));
-  door.publish(epoch(4, member.life() + 1));
-  EXPECT_EQ(refusal<UsageError>([&] { member.take_state(); }),
-            "this worker cannot join the run: another process has taken its rank meanwhile");
-}
-
-TEST_F(InASeat, ANewcomerThatNobodyRefusesShowsThatTheProcessBeforeItHasEnded) {
-  member.set_epoch(epoch(3, member.life()));
-  const auto shows = [&](const std::set<int>& seats) {
-    EXPECT_EQ(member.hasty_world(epoch(3, member.life())).fate(1).empty(), seats.empty());
-    return eventually([&] { return member.started_again() == seats; });
-  };
-  door.knock({.life = 8, .donor = 0, .terms = 1});
-  EXPECT_TRUE(shows({1}));
-  door.answer(8, "another process has this rank, and takes part");
-  EXPECT_TRUE(shows({}));
-  door.knock({.life = 9, .donor = 0, .terms = 1});
-  EXPECT_TRUE(shows({1}));
-  member.set_epoch(epoch(4, member.life(), 9));
-  EXPECT_TRUE(eventually([&] { return member.started_again().empty(); }));
-}
-
-// The newcomer of that knock has come in, or has asked another worker since.
-TEST_F(InASeat, AKnockThatAnEarlierProcessHasAnsweredWantsNothing) {
-  const auto wanted = [&] { return member.wanted([](int) { return false; }); };
-  door.knock({.life = 8, .donor = 0, .terms = 1});
-  door.answer(8, "");
-  member.set_epoch(epoch(3, member.life()));
-  EXPECT_TRUE(eventually([&] { return member.has_news(); }));
-  EXPECT_THAT(wanted(), IsEmpty());
-  door.knock({.life = 9, .donor = 0, .terms = 1});
-  std::map<int, std::int64_t> later;
-  EXPECT_TRUE(eventually([&] { return !(later = wanted()).empty(); }));
-  EXPECT_THAT(later, ElementsAre(testing::Pair(1, 9)));
-}
-
-TEST_F(InASeat, ANewcomerThatFailsAtOnceDoesNotAskOnAndOn) {
-  member.set_epoch(epoch(3, member.life()));
-  LogLines lines;
-  World full = world(1);
-  full.log = lines.log();
-  full.timeouts.meet = 2s;
-  full.make_transport = [](const World&, const std::string&) -> std::unique_ptr<Transport> {
-    throw Error("no descriptor is left");
-  };
-  EXPECT_EQ(refusal([&] { Membership(full, "a", 1).take_state(); }),
-            "this worker cannot join the run: no descriptor is left");
-  EXPECT_LE(lines.all().size(), 10U);
-}
-
-TEST_F(InASeat, ANewcomerWaitsForTheStore) {
-  member.set_epoch(epoch(3, member.life()));
-  Membership newcomer(world(1), "a", 1);
-  store->is_lost = true;
-  const Time begin = Clock::now();
-  EXPECT_EQ(refusal([&] { newcomer.take_state(); }), "this worker cannot join the run: store: lost");
-  EXPECT_GE(Clock::now() - begin, 5s);
 }
 
 // Workers that wait long for others, but not for a silent one.
@@ -456,10 +337,12 @@ TEST(Membership, SurvivorsThatPauseTakeInThoseThatAreStartedAgain) {
   }
 }
 
-// A member cannot meet the others in the new epoch: it waits for the store, and is in it.
-TEST(Membership, AMemberThatLosesTheStoreInARenewalWaitsForIt) {
+// Worker 0 cannot meet the others in the new epoch, since it has lost the store. The store comes
+// back at its first message, or this worker gives up.
+void lose_the_store_in_a_renewal(const std::string& scheme, bool gives_up,
+                                 const std::function<void(Optimizer&)>& renew) {
   std::atomic<std::uint64_t> last = ~std::uint64_t{0};
-  std::atomic<bool> is_lost = false;
+  std::atomic<bool> is_lost = false, is_interrupted = false;
   flock(3, [&](int i, World& world) {
     const auto store = std::make_shared<LosableStore>(world.store);
     world.store = store;
@@ -468,27 +351,55 @@ TEST(Membership, AMemberThatLosesTheStoreInARenewalWaitsForIt) {
       store->there();
       return make(of, channel);
     };
-    world = seat_of(world);
-    world.log = [&](Level, const std::string& line) {
-      if (line.starts_with("this worker cannot meet the others")) store->is_lost = false;
+    world.timeouts.silent = 2s;
+    world.interrupted = [&, i] { return i == 0 && is_interrupted; };
+    world.log = [&, store](Level, const std::string& line) {
+      if (line.starts_with("this worker cannot meet the others"))
+        store->is_lost = is_interrupted = gives_up && !line.ends_with("it joins them again");
     };
     const Tensor x = parameter({4});
-    auto optimizer = std::make_unique<Optimizer>(std::vector<Tensor>{x}, SGD{}, ring(), world);
+    const Options options{.topology = "ring", .scheme = {scheme}};
+    std::unique_ptr<Optimizer> optimizer;
+    const auto start = [&] {
+      optimizer.reset();
+      world = seat_of(world);
+      optimizer = std::make_unique<Optimizer>(std::vector<Tensor>{x}, SGD{}, options, world);
+    };
+    start();
     optimizer->step();
     if (i == 0) {
       is_lost = store->is_lost = true;
-      while (store->is_lost) optimizer->step();
+      try {
+        while (store->is_lost) renew(*optimizer);
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("this worker cannot meet the others"));
+        store->is_lost = is_interrupted = false;
+        start();
+      }
       last = optimizer->steps() + 5;
     } else if (i == 1) {
       optimizer.reset();
-      ASSERT_TRUE(eventually([&] { return is_lost.load(); }));
-      world = seat_of(world);
-      optimizer = std::make_unique<Optimizer>(std::vector<Tensor>{x}, SGD{}, ring(), world);
+      EXPECT_TRUE(eventually([&] { return is_lost.load(); }));
+      start();
     }
     while (optimizer->steps() < last) optimizer->step();
     nobody_leaves_yet(*optimizer);
     EXPECT_THAT(optimizer->statistics().lost, IsEmpty());
   });
+}
+
+void one_step(Optimizer& optimizer) { optimizer.step(); }
+void average(Optimizer& optimizer) { const Consensus average(optimizer); }
+
+TEST(Membership, AMemberThatLosesTheStoreInARenewalWaitsForIt) {
+  lose_the_store_in_a_renewal("cta", false, one_step);
+}
+
+// Within an average it ends, and another process takes its rank.
+TEST(Membership, AMemberThatGivesUpInARenewalJoinsAgain) {
+  lose_the_store_in_a_renewal("cta", true, one_step);
+  lose_the_store_in_a_renewal("a2cid2", true, one_step);
+  lose_the_store_in_a_renewal("a2cid2", true, average);
 }
 
 }  // namespace

@@ -140,5 +140,31 @@ TEST_P(Rejoin, AWorkerWithNaNsOrValuesThatJumpBecomesWellAndHarmsNobody) {
 }
 STARLING_EVERY_SCHEME(Rejoin);
 
+// Takes another worker's state as often, each time after so many sound steps.
+void spoil(Optimizer& optimizer, const Tensor& x, int times, int sound_steps) {
+  for (int k = 0; k < times; ++k) {
+    for (int t = 0; t < sound_steps; ++t) optimizer.step();
+    x.detach().fill_(NAN);
+    do optimizer.step();
+    while (!optimizer.joined());
+  }
+}
+
+TEST(Membership, AWorkerThatIsSpoiledNowAndThenGoesOnAndOneThatIsAgainAndAgainEnds) {
+  std::atomic<bool> is_over = false;
+  flock(2, [&](int i, World& world) {
+    const Tensor x = parameter({4});
+    Optimizer optimizer({x}, SGD{}, {.topology = "ring", .scheme = {"cta"}}, seat_of(world));
+    if (i == 0) {
+      while (!is_over) optimizer.step();
+      return;
+    }
+    spoil(optimizer, x, 5, 1001);
+    const std::string why = refusal<Error>([&] { spoil(optimizer, x, 4, 1); });
+    EXPECT_THAT(why, HasSubstr("has taken the state of another worker 3 times, and ends"));
+    is_over = true;
+  });
+}
+
 }  // namespace
 }  // namespace starling

@@ -49,7 +49,6 @@ void PairScheme::choose(GossipOptions& options, const Schedule& schedule) const 
 }
 
 void PairScheme::attach(const Connection& connection) {
-  Scheme::attach(connection);
   GossipOptions options{.poisson = settings_.text("clock") == "poisson",
                         .wire = options_.wire,
                         .seed = options_.seed,
@@ -65,7 +64,6 @@ void PairScheme::attach(const Connection& connection) {
   momentum_ = beside.x_tilde;
   weighs_ = beside.weight;
   fresh_ = true;
-  standing_by_ = paused_ = false;
   taken_ = copies_of(blocks_);
   w_.resize(blocks_.size(), 1);
   on_device_.assign(blocks_.size(), nullptr);
@@ -74,10 +72,12 @@ void PairScheme::attach(const Connection& connection) {
   for (std::size_t b = 0; b < held.size(); ++b) held[b]->now().weight = w_[b];
   gossip_ = std::make_unique<Gossip>(connection.make_transport(), std::move(options), std::move(held),
                                      world_.log, world_.timeline);
+  Scheme::attach(connection);
 }
 
 void PairScheme::detach() {
   gossip_.reset();
+  standing_by_ = paused_ = false;
   taken_.clear();
   streams_.clear();
   Scheme::detach();

@@ -87,6 +87,7 @@ class Scheme {
   // Their state begins fresh.
   virtual void attach(const Connection& connection) { exchange_ = connection.exchange; }
   virtual void detach() { exchange_ = nullptr; }
+  bool is_attached() const { return exchange_ != nullptr; }
   // Sends the data that neighbours need for the first step. Called after attach() or restart().
   virtual void begin() {}
   // Forgets everything in flight. The state begins fresh from the parameters.
