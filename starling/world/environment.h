@@ -24,6 +24,7 @@
 // STARLING_INITIAL_SIZE=M says that the run begins with ranks 0 to M - 1, and that the others join
 // it later (World::initial_size).
 // STARLING_PARTITION=pause makes a worker wait that is cut off (World::partition).
+// STARLING_SILENT is the timeout of a worker that shows no life (Timeouts::silent).
 // STARLING_FAIL makes workers fail (core/failpoint.h).
 //
 // MASTER_ADDR and MASTER_PORT apply with every launcher. Without them all launchers but torchrun

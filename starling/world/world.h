@@ -31,13 +31,14 @@ class Transport;
 //           ended do not count. It throws Error after timeouts.stalled
 enum class Partition { go_on, pause };
 
-// One timeout; the others are derived from it.
+// `silent` is the one to choose: `stalled` and meet_again() follow it.
 struct Timeouts {
   std::chrono::milliseconds meet{60'000};  // start-up: all workers must arrive within this time
-  // No byte from a peer for this long: it is not waited for.
+  // No byte from a peer for this long: it is not waited for. Equal on all workers, which show life
+  // ten times as often. STARLING_SILENT.
   std::chrono::milliseconds silent{5'000};
-  std::chrono::milliseconds stalled{
-      600'000};  // alive, but its block does not come: not waited for any longer
+  // Alive, but its block does not come: not waited for any longer.
+  std::chrono::milliseconds stalled{120 * silent};
   // For all members of a later epoch: one that has died meanwhile keeps nobody from training.
   std::chrono::milliseconds meet_again() const { return std::min(meet, 2 * silent); }
 };

@@ -328,12 +328,25 @@ TEST(WorldFromEnvironment, NamesTheVariableThatIsWrong) {
   EXPECT_THAT(refusal("STARLING_REJOIN", "yes"), HasSubstr("STARLING_REJOIN='yes' is not allowed: 1"));
   EXPECT_THAT(refusal("STARLING_PARTITION", "pauses"),
               HasSubstr("STARLING_PARTITION='pauses' is not allowed, did you mean pause?: continue ("));
+  for (const char* seconds : {"0", "3601", "nan", "5s", "-1"})
+    EXPECT_THAT(refusal("STARLING_SILENT", seconds), HasSubstr("is not allowed: 0.1 to 3600, the seconds"));
   EXPECT_THAT(refusal("STARLING_INITIAL_SIZE", "5"), HasSubstr("='5' is not allowed: 1 to 4"));
   EXPECT_THAT(refusal("STARLING_INITIAL_SIZE", "3"), HasSubstr("needs STARLING_REJOIN=1"));
   EXPECT_THAT(refusal("STARLING_SOCKET_IFNAME", "nowhere0"),
               AllOf(HasSubstr("STARLING_SOCKET_IFNAME='nowhere0'"), HasSubstr("lo")));
   EXPECT_THAT(refusal("STARLING_TOKEN_FILE", "/no/such/file"),
               HasSubstr("STARLING_TOKEN_FILE='/no/such/file'"));
+}
+
+TEST(TimeoutsFromEnvironment, FollowTheOneThatIsSet) {
+  const auto with = [](const std::optional<std::string>& value) {
+    return timeouts_from_environment([&](const std::string&) { return value; }, {.meet = 7s, .silent = 3s});
+  };
+  EXPECT_EQ(with(std::nullopt).silent, 3s);
+  const Timeouts set = with("0.25");
+  EXPECT_EQ(set.meet, 7s);
+  EXPECT_EQ(set.silent, 250ms);
+  EXPECT_EQ(set.stalled, 30s);
 }
 
 TEST(TlsFromEnvironment, SaysHowAndNamesTheFiles) {

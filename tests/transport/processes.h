@@ -42,6 +42,7 @@ class Environment {
                              "STARLING_REJOIN",
                              "STARLING_INITIAL_SIZE",
                              "STARLING_PARTITION",
+                             "STARLING_SILENT",
                              "STARLING_SOCKET_IFNAME",
                              "GLOO_SOCKET_IFNAME",
                              "TORCHELASTIC_USE_AGENT_STORE",

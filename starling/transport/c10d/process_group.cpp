@@ -139,7 +139,7 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
   world.interrupted = interrupted;
   world.rank = rank;
   world.size = size;
-  world.timeouts = timeouts;
+  world.timeouts = timeouts_from_environment(variable, timeouts);
   world.partition = partition_from_environment(variable);
   const std::string transport = transport_from_environment(variable, backend != nullptr);
   const std::optional<TlsOptions> tls = tls_from_environment(variable);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -151,6 +152,18 @@ std::optional<int> initial_size_from_environment(const Variables& variable, int 
   if (*number < size && !rejoin_from_environment(variable))
     throw UsageError("environment: STARLING_INITIAL_SIZE needs STARLING_REJOIN=1: the others join a run");
   return number;
+}
+
+Timeouts timeouts_from_environment(const Variables& variable, const Timeouts& timeouts) {
+  const std::optional<std::string> value = variable("STARLING_SILENT");
+  if (!value) return timeouts;
+  const std::optional<double> seconds = parse_number<double>(*value);
+  if (!seconds || !(*seconds >= 0.1 && *seconds <= 3600))
+    throw UsageError(
+        fmt::format("environment: STARLING_SILENT='{}' is not allowed: 0.1 to 3600, the seconds for which "
+                    "the others wait for a worker that shows no life",
+                    *value));
+  return {.meet = timeouts.meet, .silent = std::chrono::milliseconds(std::llround(1000 * *seconds))};
 }
 
 Partition partition_from_environment(const Variables& variable) {

@@ -37,6 +37,10 @@ bool rejoin_from_environment(const Variables& variable);
 // the other workers could not join.
 std::optional<int> initial_size_from_environment(const Variables& variable, int size);
 
+// STARLING_SILENT, in seconds: Timeouts::silent and what follows it. Throws UsageError unless it is
+// 0.1 to 3600.
+Timeouts timeouts_from_environment(const Variables& variable, const Timeouts& timeouts);
+
 // STARLING_PARTITION: World::partition, "continue" or "pause". Throws UsageError for other values.
 Partition partition_from_environment(const Variables& variable);
 

@@ -85,6 +85,7 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
   refuse_misspelt(process_variable_names());
   const Variables variable = process_variables();
   const std::optional<Launch> launch = read_launch(variable);
+  timeouts = timeouts_from_environment(variable, timeouts);
   arm_failpoints(variable("STARLING_FAIL").value_or(""), launch ? launch->rank : 0, restarts_of(variable));
   if (!launch) {
     World world = alone();
