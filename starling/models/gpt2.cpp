@@ -146,4 +146,12 @@ Tensor Gpt2::loss(const Tensor& tokens, const Tensor& targets) {
   return at::cross_entropy_loss(forward(tokens).flatten(0, 1), targets.flatten());
 }
 
+std::string Gpt2::own_name(const std::string& published) const {
+  constexpr std::string_view kPrefix = "transformer.";
+  for (const std::string_view mask : {".attn.bias", ".attn.masked_bias"}) {
+    if (published.ends_with(mask)) return "";
+  }
+  return published.starts_with(kPrefix) ? published : std::string(kPrefix) + published;
+}
+
 }  // namespace starling

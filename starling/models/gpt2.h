@@ -7,6 +7,8 @@
 // attention is causal, with `heads` heads; mlp is width -> 4 width -> width with GELU (its tanh
 // form) in between. There is no dropout. Parameters are named and laid out as in Hugging Face's
 // GPT2LMHeadModel, so safetensors files can be exchanged. A matrix of a projection is [in, out].
+// The files that OpenAI's weights are published in there have names without "transformer.", and the
+// causal masks beside the parameters.
 //
 //            layers   heads   width   parameters (vocabulary 50257, context 1024)
 //   small        12      12     768   124,439,808
@@ -16,9 +18,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <torch/nn/module.h>
+
+#include "starling/models/published.h"
 
 namespace starling {
 
@@ -38,7 +43,7 @@ struct Gpt2Cache {
   std::int64_t size = 0;           // tokens
 };
 
-class Gpt2 final : public torch::nn::Module {
+class Gpt2 final : public torch::nn::Module, public Published {
  public:
   // Draws the weights from torch's global generator: N(0, 0.02^2); projections that end on x have
   // 1 / sqrt(2 layers) of it; biases are 0.
@@ -52,6 +57,7 @@ class Gpt2 final : public torch::nn::Module {
   const Gpt2Options& options() const { return options_; }
   // The mean cross entropy, in nats, of the targets, int64 [n, t].
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
+  std::string own_name(const std::string& published) const override;
 
  private:
   at::Tensor logits(const at::Tensor& tokens, Gpt2Cache* cache);

@@ -14,6 +14,7 @@
 #include "starling/core/error.h"
 #include "starling/core/input.h"
 #include "starling/core/text.h"
+#include "starling/models/published.h"
 #include "starling/optim/state_file.h"
 
 namespace starling {
@@ -42,6 +43,19 @@ std::map<std::string, at::Tensor> tensors_of(const torch::nn::Module& model) {
   std::map<std::string, at::Tensor> all;
   for (const auto& tensor : model.named_parameters()) all.emplace(tensor.key(), tensor.value());
   for (const auto& tensor : model.named_buffers()) all.emplace(tensor.key(), tensor.value());
+  return all;
+}
+
+// The tensors of a file by the model's names; those that it has no use for are left out.
+std::map<std::string, const TensorInfo*> named(const std::vector<TensorInfo>& tensors,
+                                               const torch::nn::Module& model, const std::string& path) {
+  const auto* const published = dynamic_cast<const Published*>(&model);
+  std::map<std::string, const TensorInfo*> all;
+  for (const TensorInfo& info : tensors) {
+    const std::string name = published != nullptr ? published->own_name(info.name) : info.name;
+    if (!name.empty() && !all.emplace(name, &info).second)
+      throw UsageError(fmt::format("{}: tensor {} is there twice, by two names", path, short_of(name)));
+  }
   return all;
 }
 
@@ -87,18 +101,19 @@ Recipe TrainedModel::recipe(const std::string& recipe_file, const Overrides& ove
 void TrainedModel::check(const torch::nn::Module& model) const {
   const auto wanted = tensors_of(model);
   const auto& there = std::visit([](const auto& source) -> const auto& { return source.tensors(); }, source_);
+  const auto given = named(there, model, path_);
   std::vector<std::string> ours, theirs;
   for (const auto& [name, tensor] : wanted) ours.push_back(name);
-  for (const TensorInfo& info : there) theirs.push_back(info.name);
-  for (const TensorInfo& info : there) {
-    const auto to = wanted.find(info.name);
+  for (const auto& [name, info] : given) theirs.push_back(name);
+  for (const auto& [name, info] : given) {
+    const auto to = wanted.find(name);
     if (to == wanted.end())
       throw UsageError(fmt::format("{}: the model of the recipe has no tensor {}{}", path_,
-                                   short_of(info.name), nearest(info.name, ours)));
-    check_kind(info, to->second, path_);
+                                   short_of(info->name), nearest(name, ours)));
+    check_kind(*info, to->second, path_);
   }
   for (const std::string& name : ours) {
-    if (std::ranges::find(theirs, name) == theirs.end())
+    if (!given.contains(name))
       throw UsageError(fmt::format("{}: there is no tensor {}, which the model of the recipe has{}", path_,
                                    short_of(name), nearest(name, theirs)));
   }
@@ -110,9 +125,9 @@ void TrainedModel::load_into(torch::nn::Module& model) const {
   auto tensors = tensors_of(model);
   std::visit(
       [&](const auto& source) {
-        for (const TensorInfo& info : source.tensors()) {
-          std::vector<std::byte> bytes = named_input([&] { return read(source, info); });
-          tensors.at(info.name).copy_(at::from_blob(bytes.data(), info.shape, type_of(info, path_)));
+        for (const auto& [name, info] : named(source.tensors(), model, path_)) {
+          std::vector<std::byte> bytes = named_input([&, info = info] { return read(source, *info); });
+          tensors.at(name).copy_(at::from_blob(bytes.data(), info->shape, type_of(*info, path_)));
         }
       },
       source_);
