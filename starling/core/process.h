@@ -22,10 +22,12 @@ inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// Waits for one of the blocked signals, for `longest` at most. Returns the signal, or 0.
+// Waits for one of the blocked signals, for `longest` at most. Returns the signal, or 0. Then look
+// for what it may have told: another thread, such as one of OpenMP's, may take SIGCHLD and drop it.
+// So this function waits for a second at most.
 inline int wait_for_signal(const sigset_t& signals, std::optional<Duration> longest) {
-  if (!longest) return std::max(0, sigwaitinfo(&signals, nullptr));
-  const auto nanoseconds = std::chrono::nanoseconds(std::max(*longest, Duration::zero())).count();
+  const Duration most = std::min<Duration>(longest.value_or(Duration::max()), std::chrono::seconds(1));
+  const auto nanoseconds = std::chrono::nanoseconds(std::max(most, Duration::zero())).count();
   const timespec time{.tv_sec = nanoseconds / 1'000'000'000, .tv_nsec = nanoseconds % 1'000'000'000};
   return std::max(0, sigtimedwait(&signals, nullptr, &time));
 }

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "starling/core/process.h"
 #include "starling/transport/c10d/launcher.h"
 #include "starling/world/world.h"
 #include "tests/folder.h"
@@ -207,6 +208,14 @@ TEST(Launch, ALongLifeIsFollowedByARestartAtOnce) {
   const Launched seen = launch("w kke", 3, 3, 3600s, 0s);
   EXPECT_EQ(seen.code, 0);
   EXPECT_THAT(seen.said, ElementsAre(HasSubstr("; restarted (1 of 3)"), HasSubstr("; restarted (2 of 3)")));
+}
+
+// A signal that a worker has ended, which another thread has taken, never comes.
+TEST(Launch, TheWaitForASignalEndsByItself) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGCHLD);
+  EXPECT_EQ(wait_for_signal(signals, std::nullopt), 0);
 }
 
 TEST(Launch, LookIsCalledWhenItAskedForIt) {
