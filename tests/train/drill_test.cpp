@@ -51,6 +51,7 @@ int act() {
   std::signal(SIGCONT, [](int) { woken = 1; });
   const auto begin = std::filesystem::last_write_time(folder + "/begin");
   fmt::print("worker {} lives\n", rank);
+  std::fflush(stdout);  // a process that is killed would keep the line
   for (int logged = 0; std::filesystem::file_size(folder + "/marks") < marks;
        std::this_thread::sleep_for(kStep)) {
     const auto step = (decltype(begin)::clock::now() - begin) / kStep;
