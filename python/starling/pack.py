@@ -65,8 +65,11 @@ def tokenizer_of(vocabulary):
         return tokenizer
     for table, merges in (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")):
         if (path / table).exists() and (path / merges).exists():
-            tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(path / table), str(path / merges)))
-            return with_bytes(tokenizers, tokenizer)
+            try:
+                pairs = tokenizers.models.BPE.from_file(str(path / table), str(path / merges))
+            except Exception as error:  # tokenizers raises nothing narrower
+                raise Refusal(f"{path}: {table} and {merges} are no tokenizer: {error}") from error
+            return with_bytes(tokenizers, tokenizers.Tokenizer(pairs))
     raise Refusal(f"{path}: wants a tokenizer.json, or a folder of encoder.json and vocab.bpe (vocab.json and "
                   "merges.txt)")
 
@@ -145,7 +148,7 @@ def pack_text(options):
         for split, count in counts.items():
             if count["documents"] == 0:
                 raise Refusal(f"no document is left for {split}.bin: give more documents, or another --held-out")
-        tokenizer.save(str(draft / "tokenizer.json"))
+        (draft / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         (draft / "text.json").write_text(json.dumps({"vocabulary": size, **counts}, indent=2) + "\n")
     for split, count in counts.items():
         print(f"{options.out}/{split}.bin: {count['tokens']:,} tokens of {count['documents']:,} documents",

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -32,9 +33,13 @@ class Packing(unittest.TestCase):
         lines = [json.dumps({"text": text, "other": 1}) for text in TEXTS[100:]]
         (self.folder / "more.jsonl").write_text("\n".join(lines) + "\n")
 
-    def pack(self, *arguments, **environment):
+    def pack(self, *arguments, largest_file=resource.RLIM_INFINITY, **environment):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+
         return subprocess.run([STARLING, "pack", "text", *map(str, arguments)], capture_output=True, text=True,
-                              timeout=120, env=os.environ | {"STARLING_PYTHON": sys.executable} | environment)
+                              timeout=120, env=os.environ | {"STARLING_PYTHON": sys.executable} | environment,
+                              preexec_fn=limit)
 
 
 class PackText(Packing):
@@ -122,6 +127,10 @@ class PackText(Packing):
             (self.folder / f"{name}.jsonl").write_bytes(b'{"text": "a"}\n' + line + b"\n")
         (self.folder / "used").mkdir()
         (self.folder / "used" / "file").touch()
+        damaged = self.folder / "damaged"
+        damaged.mkdir()
+        for name in ("encoder.json", "vocab.bpe"):
+            (damaged / name).write_text('{"a": ')
         learn = ("--learn-vocabulary", 300)
         texts, new = self.folder / "texts", self.folder / "new"
         cases = [
@@ -130,6 +139,7 @@ class PackText(Packing):
             *(([self.folder / f"{name}.jsonl", new, *learn], f'{self.folder}/{name}.jsonl:2: wants {{"text": "..."}}')
               for name in ("bad", "number", "latin", "half")),
             ([texts, self.folder / "used", *learn], f"{self.folder}/used: is not empty"),
+            ([texts, new, "--vocabulary", damaged], f"{damaged}: encoder.json and vocab.bpe are no tokenizer: "),
             ([texts, new, "--vocabulary", texts], f"{texts}: wants a tokenizer.json, or a folder of encoder.json and "
              "vocab.bpe (vocab.json and merges.txt)"),
             ([texts, new, *learn, "--held-out", 1e-9],
@@ -139,7 +149,8 @@ class PackText(Packing):
         for arguments, message in cases:
             with self.subTest(message):
                 done = self.pack(*arguments)
-                self.assertEqual((done.returncode, done.stderr), (2, f"starling: pack: {message}\n"))
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+                self.assertTrue(done.stderr.startswith(f"starling: pack: {message}"), done.stderr)
         script = pathlib.Path(__file__).resolve().parents[2] / "python/starling/pack.py"
         for arguments, message in (
                 (["imgs"], "starling: pack: unknown kind 'imgs', did you mean images?: known are text, "),
@@ -193,6 +204,17 @@ class PackText(Packing):
         self.assertEqual(said.getvalue(),
                          f"starling: pack: {self.folder}/new: cannot be written: No space left on device\n")
         self.assertFalse((self.folder / "new").exists())
+
+    def test_a_file_that_does_not_fit_is_the_outputs(self):
+        few, new = self.folder / "few.jsonl", self.folder / "new"
+        few.write_text("".join(json.dumps({"text": letter}) + "\n" for letter in "abcdefgh"))
+        before = sorted(self.folder.iterdir())
+        for bytes_, file in ((10, "train.bin"), (1000, "tokenizer.json")):
+            with self.subTest(file):
+                done = self.pack(few, new, "--learn-vocabulary", 257, "--held-out", 0.5, largest_file=bytes_)
+                self.assertEqual((done.returncode, done.stderr),
+                                 (1, f"starling: pack: {new}: cannot be written: File too large\n"))
+        self.assertEqual(sorted(self.folder.iterdir()), before)
 
     def test_an_input_that_must_not_be_read_is_a_wrong_input(self):
         def reads():
