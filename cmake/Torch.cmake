@@ -27,7 +27,8 @@ if(NOT STARLING_TORCH_DIR)
     endif()
     foreach(python IN LISTS pythons)
       execute_process(
-        COMMAND "${python}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+        # pip's own environment, in PYTHONPATH, hides the installed torch.
+        COMMAND "${CMAKE_COMMAND}" -E env --unset=PYTHONPATH "${python}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
         OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
       if(found)
         break()

@@ -1,7 +1,21 @@
 """The version of torch that the package requires (pyproject.toml). A wheel requires the one that it
 is built with; the sources require any that they support."""
 
-from importlib import metadata
+import os
+import subprocess
+import sys
+
+
+def torch_version():
+    """The version of the installed torch. pip builds in an environment of its own, which lies in
+    PYTHONPATH and hides the installed packages."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = subprocess.run([sys.executable, "-c", "from importlib import metadata; print(metadata.version('torch'))"],
+                           env=environment, capture_output=True, text=True)
+    if found.returncode != 0:
+        sys.exit(f"starling: {sys.executable} has no torch: install it first, and build with pip; "
+                 "for another builder, install scikit-build-core too, and build without isolation")
+    return found.stdout.strip().partition("+")[0]
 
 
 class Requirement:
@@ -12,10 +26,4 @@ class Requirement:
         return {"dependencies": True}  # differs from that of the sources
 
     def dynamic_metadata(self, settings, project) -> dict[str, list[str]]:
-        if self._of_sources:
-            return {"dependencies": [settings["sources"]]}
-        try:
-            built_with = metadata.version("torch").partition("+")[0]
-        except metadata.PackageNotFoundError:
-            raise RuntimeError("torch is not installed here: install it first, and build with --no-build-isolation") from None
-        return {"dependencies": [f"torch=={built_with}"]}
+        return {"dependencies": [settings["sources"] if self._of_sources else f"torch=={torch_version()}"]}
