@@ -100,6 +100,7 @@ void add_checkpoint(CLI::App& app, Command& command) {
       "  starling checkpoint consensus out/run/checkpoints out/run/model.safetensors";
   sub->footer(fmt::format("{}\n{}", kShow, kConsensus));
   add("show", "Verify all files and describe the checkpoint", kShow, show)
+      ->alias("verify")
       ->add_flag("--json", options->json, "print JSON instead of a table");
   add("consensus", "Write the average model of all workers as a safetensors file", kConsensus, consensus)
       ->add_option("out", options->out, "output file")
