@@ -26,13 +26,15 @@ if(NOT STARLING_TORCH_DIR)
       set(pythons "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
     endif()
     foreach(python IN LISTS pythons)
-      execute_process(
-        # pip's own environment, in PYTHONPATH, hides the installed torch.
-        COMMAND "${CMAKE_COMMAND}" -E env --unset=PYTHONPATH "${python}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-        OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-      if(found)
-        break()
-      endif()
+      # torch may lie in PYTHONPATH. pip's own environment, there, hides the one that is installed.
+      foreach(change "" --unset=PYTHONPATH)
+        if(NOT found)
+          execute_process(
+            COMMAND "${CMAKE_COMMAND}" -E env ${change} "${python}" -c
+                    "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+            OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+        endif()
+      endforeach()
     endforeach()
   endif()
   if(found)

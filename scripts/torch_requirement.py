@@ -1,14 +1,18 @@
 """The version of torch that the package requires (pyproject.toml). A wheel requires the one that it
 is built with; the sources require any that they support."""
 
+import contextlib
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 
 def torch_version():
-    """The version of the installed torch. pip builds in an environment of its own, which lies in
-    PYTHONPATH and hides the installed packages."""
+    """The version of torch here. pip builds in an environment of its own, which lies in PYTHONPATH
+    and hides the installed packages."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version("torch").partition("+")[0]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     found = subprocess.run([sys.executable, "-c", "from importlib import metadata; print(metadata.version('torch'))"],
                            env=environment, capture_output=True, text=True)
