@@ -152,10 +152,8 @@ void Optimizer::connect(std::size_t first_group) {
   const World& world = e.world;
   if (e.exchange) {
     wait_for_all();
-    settle(e.blocks);
     // Blocks in flight are sent again from the parameters, which have the same values.
-    e.scheme->pause();
-    e.scheme->renew();  // copies gossip's averages into the parameters
+    e.stand_still();
     leave_epoch();
     e.disconnect();
   }
@@ -397,9 +395,7 @@ void Optimizer::renew(bool between_steps) {
   Engine& e = *engine_;
   Membership& membership = *e.membership;
   const auto size = static_cast<std::size_t>(e.world.size);
-  settle(e.blocks);
-  e.scheme->pause();
-  e.scheme->renew();
+  e.stand_still();
   e.exchange->call_renewal();
   std::vector<std::int64_t> agreed(size + 1);  // the life of the newcomer in each seat; the number
   for (const auto& [seat, life] : membership.ready()) agreed[static_cast<std::size_t>(seat)] = life;
@@ -430,10 +426,7 @@ void Optimizer::renew(bool between_steps) {
   e.scheme->begin();
   // The averages until here are no parts of an operation that was called off.
   for (int scope = 0; scope < e.operations; ++scope) e.exchange->begin_operation();
-  if (e.averages > 0) {
-    e.scheme->pause();
-    e.scheme->renew();
-  }
+  if (e.averages > 0) e.stand_still();
   const std::vector<int> members = next.members();
   e.world.log(Level::info,
               fmt::format("epoch {} has {}", next.number, name_of_workers({members.begin(), members.end()})));

@@ -23,6 +23,7 @@
 #include "starling/optim/optimizer.h"
 #include "starling/optim/options.h"
 #include "starling/optim/outer.h"
+#include "starling/optim/pass.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/transport/c10d/collectives.h"
@@ -109,6 +110,18 @@ struct Optimizer::Engine {
     if (!exchange || !scheme || !scheme->is_attached())
       throw UsageError("the optimizer has no connections: the last attempt to make them has failed");
     return *exchange;
+  }
+  // Throws UsageError if a parameter has got another size, type or memory order.
+  void check_parameters() {
+    settle(blocks);
+    for (const Block& block : blocks) check_pass(block, nullptr);
+  }
+  // Gossip stands still from here to the next step, and its result is in the parameters. Throws as
+  // check_parameters().
+  void stand_still() {
+    check_parameters();
+    scheme->pause();
+    scheme->renew();
   }
   // Throws UsageError while an average stands in the parameters: a change to them would be lost.
   void needs_own_parameters(const std::string& what) const {

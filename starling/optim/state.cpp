@@ -56,9 +56,7 @@ struct State {
         }),
         scale_(engine.clipping.loss_scale()),
         state_names_(rule_state_names(engine.rule)) {
-    settle(blocks_);
-    engine.scheme->pause();
-    engine.scheme->renew();
+    engine.stand_still();
     // before anything is gathered
     if (engine.inner != nullptr) inner_ = TorchState::of(*engine.inner);
     rule = inner_ ? inner_->name() : rule_name(rule_of(groups.front()));
@@ -468,7 +466,8 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
   mine.apply();
   engine_->set_grids(grids);
   if (given.state.scheme_anew) renew_outer();
-  go_on(static_cast<std::uint64_t>(position), [&] {
+  go_on(static_cast<std::uint64_t>(position), [&](Scheme& scheme) {
+    scheme.restart();
     if (!given.state.scheme_anew) mine.apply_to_scheme();
   });
 }

@@ -227,6 +227,7 @@ TEST(Semantics, AParameterKeepsItsSizesAndMemoryOrder) {
       const Tensor mine = p.detach();
       p.set_data(after.clone());
       const std::function<void()> calls[] = {step, [&] { optimizer.state(); },
+                                             [&] { optimizer.begin_again(); },
                                              [&] { const Consensus average(optimizer); }};
       for (const auto& call : calls) EXPECT_THAT(refusal<UsageError>(call), HasSubstr(text)) << scheme;
       if (text == "accepted") continue;
