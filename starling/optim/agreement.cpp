@@ -48,9 +48,14 @@ void add_tensors(Terms& terms, const std::string& what, const std::vector<at::Te
   }
 }
 
-void agree(Exchange& exchange, const std::string& what, const Terms& mine) {
-  if (!same_on_all(mine, [&](auto values) { exchange.maximum(values); }))
-    throw UsageError(fmt::format("the workers differ in {}; it must be the same on all", what));
+void agree(Exchange& exchange, const Terms& mine) {
+  const auto maximum = [&](auto values) { exchange.maximum(values); };
+  if (same_on_all(mine, maximum)) return;
+  for (const auto& [name, value] : mine) {
+    if (!same_on_all({{name, value}}, maximum))
+      throw UsageError(
+          fmt::format("the workers differ in {}: {} on this one; it must be the same on all", name, value));
+  }
 }
 
 std::uint32_t checksum_of(const Terms& terms) {

@@ -23,8 +23,9 @@ void add_tensors(Terms& terms, const std::string& what, const std::vector<at::Te
 // differs, both values and both ranks.
 void agree(Gathering& all, const Terms& mine);
 
-// The same over an exchange, at less cost: the message says only WHAT differs.
-void agree(Exchange& exchange, const std::string& what, const Terms& mine);
+// The same over an exchange, at less cost: the message has this worker's value alone. The first
+// term is the number of the others, or there are equally many on all.
+void agree(Exchange& exchange, const Terms& mine);
 
 std::uint32_t checksum_of(const Terms& terms);
 // The values of dense tensors count, in order, each in its own memory order.

@@ -63,7 +63,7 @@ class Weighing {
 void check_buffers(auto& engine) {
   Terms terms;
   add_tensors(terms, "buffer", engine.buffers);
-  engine.on_edges([&](Exchange& edges) { agree(edges, "number, type or size of their buffers", terms); });
+  engine.on_edges([&](Exchange& edges) { agree(edges, terms); });
 }
 
 at::TensorOptions on_cpu(at::ScalarType type) { return at::TensorOptions(type).device(at::kCPU); }
@@ -75,15 +75,14 @@ Operation::Operation(Optimizer& optimizer) : optimizer_(optimizer) { optimizer_.
 Operation::~Operation() { optimizer_.engine_->end_operation(); }
 
 struct Consensus::State {
-  State(Optimizer& optimizer, Scheme& scheme, int& averages)
+  State(Optimizer& optimizer, auto& engine)
       : operation(std::in_place, optimizer),
         optimizer(optimizer),
-        scheme(scheme),
+        scheme(*engine.scheme),
         log(optimizer.world().log),
-        averages(averages) {
+        averages(engine.averages) {
     optimizer.wait_for_all();
-    scheme.pause();
-    scheme.renew();
+    engine.stand_still();
     ++averages;
   }
   // Also runs if an average throws.
@@ -106,12 +105,9 @@ struct Consensus::State {
   bool keep = false;
 };
 
-Consensus::Consensus(Optimizer& optimizer)
-    : state_(std::make_unique<State>(optimizer, *optimizer.engine_->scheme, optimizer.engine_->averages)) {
+Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(optimizer, *optimizer.engine_)) {
   const c10::AutoGradMode no_gradient(false);
   auto& engine = *optimizer.engine_;
-  settle(engine.blocks);
-  for (const Block& block : engine.blocks) check_pass(block, nullptr);
   check_buffers(engine);
   const Masters masters = with_masters(engine.blocks);
   const auto remember = [this](const at::Tensor& tensor) {
@@ -214,15 +210,15 @@ int Consensus::first() const { return state_->first; }
 double Consensus::distance() const { return state_->distance; }
 
 void Consensus::keep() {
-  keep([this] { state_->optimizer.renew_outer(); });
+  keep([this] { state_->optimizer.renew_outer(); }, &Scheme::restart);
 }
 
-void Consensus::keep(const std::function<void()>& change) {
+void Consensus::keep(const std::function<void()>& change, const std::function<void(Scheme&)>& go_on) {
   const c10::AutoGradMode no_gradient(false);
   state_->keep = true;
   change();
   state_->optimizer.engine_->set_grids({});  // those of before the average would be too coarse
-  state_->optimizer.go_on(state_->optimizer.position(), [] {});
+  state_->optimizer.go_on(state_->optimizer.position(), go_on);
 }
 
 }  // namespace starling

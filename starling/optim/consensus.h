@@ -11,6 +11,7 @@ namespace starling {
 
 class Exchange;
 class Optimizer;
+class Scheme;
 struct World;
 
 // While it lives, the module holds the average over all workers; afterwards each worker's own
@@ -39,8 +40,8 @@ class Consensus {
 
  private:
   friend class Optimizer;
-  // As keep(). `change` changes the average first, alike on all workers.
-  void keep(const std::function<void()>& change);
+  // As keep(). `change` changes the average first, alike on all workers. `go_on` tells the scheme.
+  void keep(const std::function<void()>& change, const std::function<void(Scheme&)>& go_on);
 
   struct State;
   std::unique_ptr<State> state_;

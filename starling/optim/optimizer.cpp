@@ -332,9 +332,10 @@ void Optimizer::make_step() {
   if (merges) e.made = 0;
   if (e.options.mean_every > 0) {
     const Operation operation(*this);
-    Consensus(*this).keep([&] {
+    const auto outer_step = [&] {
       if (merges && e.outer) e.outer->step(e.blocks, nullptr);
-    });
+    };
+    Consensus(*this).keep(outer_step, &Scheme::take_mean);
   } else if (e.outer) {
     settle(e.blocks);
     e.outer->step(e.blocks, e.exchange.get());
@@ -400,7 +401,7 @@ void Optimizer::restart(std::optional<std::uint64_t> position) {
     if (!position) throw Error("this worker could not load its state");
   });
   renew_outer();
-  go_on(*position, [] {});
+  go_on(*position, &Scheme::restart);
 }
 
 void Optimizer::begin_again() {
@@ -408,7 +409,7 @@ void Optimizer::begin_again() {
   engine_->needs_own_parameters("begin_again()");
   engine_->set_grids({});
   renew_outer();
-  go_on(position(), [] {});  // a worker that was left behind has another position
+  go_on(position(), &Scheme::restart);  // a worker that was left behind has another position
 }
 
 // The parameters are no longer what the outer optimizer has merged to.
@@ -418,16 +419,15 @@ void Optimizer::renew_outer() {
   engine_->outer->restart(engine_->blocks);
 }
 
-void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_scheme_state) {
-  settle(engine_->blocks);
+void Optimizer::go_on(std::uint64_t position, const std::function<void(Scheme&)>& change) {
+  engine_->check_parameters();
   engine_->scheme->pause();  // on all workers, before the exchange lets any worker continue
   if (const std::uint64_t period = engine_->period(); period > 1) {
     engine_->made = position / engine_->cycle % period;
     position %= engine_->cycle;
   }
   engine_->on_edges([&](Exchange& edges) { edges.restart(position); });
-  engine_->scheme->restart();
-  set_scheme_state();
+  change(*engine_->scheme);
   try {
     engine_->scheme->begin();
   } catch (const RenewalCalled&) {

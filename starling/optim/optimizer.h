@@ -219,7 +219,7 @@ class Optimizer : public torch::optim::Optimizer {
   OptimizerState state(bool values, bool with_scheme) const;
   void make_step();
   void renew_outer();
-  void go_on(std::uint64_t position, const std::function<void()>& set_scheme_state);
+  void go_on(std::uint64_t position, const std::function<void(Scheme&)>& change);
   void take_state(const std::string& what, const std::function<GivenState()>& give);
   ExchangeStatistics counted() const;  // since construction
   std::unique_ptr<Engine> engine_;

@@ -30,9 +30,9 @@ struct Options {
   // H: only every so many steps is one of the scheme's. The steps between are the local rule's
   // alone. Needs a scheme that takes local steps (`starling schemes NAME`).
   int every = 1;
-  // After every so many steps, step() makes all workers go on from their mean, as Consensus::keep()
-  // does: Gossip-PGA (Chen et al. 2021, arXiv 2105.09080). Needs a scheme with rounds, and is a
-  // multiple of `every`. 0: never.
+  // After every so many steps, step() makes all workers go on from their mean: Gossip-PGA (Chen et
+  // al. 2021, arXiv 2105.09080). Unlike Consensus::keep(), it leaves the scheme's momentum or
+  // tracked gradients. Needs a scheme with rounds, and is a multiple of `every`. 0: never.
   int mean_every = 0;
   // The optimizer of what workers merge to (outer.h): "none", "sgd" or "nesterov". It steps after
   // each mean of mean_every. Without these it steps after each exchange, with a scheme that takes

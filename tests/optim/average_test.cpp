@@ -244,9 +244,17 @@ TEST(Consensus, BuffersThatWereReplacedAreAveragedAndMustBeAlike) {
       EXPECT_TRUE(is_all(now, 2));
     }
     EXPECT_TRUE(is_all(now, 1.0 + i));
-    optimizer.set_buffers({i == 2 ? at::zeros({2, 1}) : at::zeros({2})});
-    EXPECT_EQ(refusal<UsageError>([&] { Consensus average(optimizer); }),
-              "the workers differ in number, type or size of their buffers; it must be the same on all");
+    const auto refused = [&](const std::vector<Tensor>& buffers) {
+      optimizer.set_buffers(buffers);
+      return refusal<UsageError>([&] { Consensus average(optimizer); });
+    };
+    EXPECT_EQ(refused({now, i == 2 ? at::zeros({2, 1}) : at::zeros({2})}),
+              fmt::format("the workers differ in buffer 1: {} on this one; it must be the same on all",
+                          i == 2 ? "Float 2x1" : "Float 2"));
+    EXPECT_EQ(
+        refused(i == 2 ? std::vector<Tensor>{} : std::vector<Tensor>{now}),
+        fmt::format("the workers differ in number of buffers: {} on this one; it must be the same on all",
+                    i == 2 ? 0 : 1));
     optimizer.set_buffers({now});
     EXPECT_EQ(Consensus(optimizer).workers(), kWorkers);
   });

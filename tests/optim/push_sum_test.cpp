@@ -124,7 +124,8 @@ TEST(PushSumScheme, ReachesTheExactMeanWithEveryWire) {
           optimizer.step();
           if (t % 7 != 3) continue;
           const Consensus average(optimizer);
-          EXPECT_TRUE(at::allclose(p.detach(), line(14.0 / 4), 1e-5, 1e-5)) << "step " << t;
+          EXPECT_TRUE(at::allclose(p.detach(), line(Lopsided::squares / Lopsided::n), 1e-5, 1e-5))
+              << "step " << t;
         }
         EXPECT_LT(optimizer.consensus_distance(), the.distance);
         double w = optimizer.weights(p)[0].item<double>(), off = std::abs(w - 1);
@@ -199,15 +200,15 @@ TEST(PushSumScheme, AbortedPushesStayWithTheirSenders) {
       }
       EXPECT_LT(optimizer.consensus_distance(), 1e-4);
       mass.take(rank, optimizer, x);
-      EXPECT_NEAR(x[0].item<double>(), -(3 * 14.0 + 4 * 6) / 4, 1e-4);
+      EXPECT_NEAR(x[0].item<double>(), -(3 * Lopsided::squares + 4 * Lopsided::ranks) / Lopsided::n, 1e-4);
       aborted += optimizer.statistics().aborted;
       moved += optimizer.statistics().directed_aborted;
       nobody_leaves_yet(optimizer);
     };
     virtual_flock(Lopsided::n, work, 1e9);
     if (staleness == 0) {  // otherwise some are a round ahead, with pushes in flight
-      EXPECT_NEAR(mass.sum_w(), 4, 1e-12);
-      EXPECT_NEAR(mass.sum_x(), -(3 * 14.0 + 4 * 6), 1e-4);
+      EXPECT_NEAR(mass.sum_w(), Lopsided::n, 1e-12);
+      EXPECT_NEAR(mass.sum_x(), -(3 * Lopsided::squares + 4 * Lopsided::ranks), 1e-4);
     }
     EXPECT_GT(aborted, 0U);
     EXPECT_EQ(moved, 0U);
@@ -249,14 +250,15 @@ TEST(PushSumScheme, BrokenConnectionsLoseNothing) {
       --training;
       for (int t = 0; t < 200; ++t) optimizer.step();  // decides the pushes that were in doubt
       mass.take(rank, optimizer, x);
-      EXPECT_TRUE(at::allclose(x.detach(), at::full({20'000}, -14.0 / 4), 1e-4, 1e-4)) << x[0];
+      EXPECT_TRUE(at::allclose(x.detach(), at::full({20'000}, -Lopsided::squares / Lopsided::n), 1e-4, 1e-4))
+          << x[0];
       aborted += optimizer.statistics().aborted;
       nobody_leaves_yet(optimizer);
     });
     breaker.join();
     if (staleness == 0) {  // otherwise some are a round ahead, with pushes in flight
-      EXPECT_NEAR(mass.sum_w(), 4, 1e-12);
-      EXPECT_NEAR(mass.sum_x(), -14, 1e-4);
+      EXPECT_NEAR(mass.sum_w(), Lopsided::n, 1e-12);
+      EXPECT_NEAR(mass.sum_x(), -Lopsided::squares, 1e-4);
     }
     EXPECT_GT(aborted, 10U);
   }

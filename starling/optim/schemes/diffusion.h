@@ -36,6 +36,7 @@ class Diffusion : public Scheme {
     round_ = missed_ = 0;
   }
   void restart() override { e_.zero(), round_ = 0; }
+  void take_mean() override { round_ = 0; }
   ExchangeStatistics counted() const override { return {.directed_aborted = missed_, .lost = {}}; }
   void state(StateVisitor& visitor) override { e_.state(visitor, "correction"); }
   void step() override;

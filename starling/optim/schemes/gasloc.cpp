@@ -33,6 +33,14 @@ class Gasloc final : public Scheme {
   void restart() override {
     for (Block& block : blocks_) theta_.copy(block), y_.copy(block);
   }
+  // The momentum stays: y moves along.
+  void take_mean() override {
+    for (Block& block : blocks_) {
+      y_.of(block).sub_(theta_.of(block));
+      theta_.copy(block);
+      y_.of(block).add_(theta_.of(block));
+    }
+  }
 
   void step() override {
     local_.all();

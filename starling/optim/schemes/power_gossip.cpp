@@ -45,6 +45,7 @@ class PowerGossip final : public Scheme {
     for (Block& block : blocks_) products_.send(block);
   }
   void restart() override { products_.restart(); }
+  void take_mean() override {}
   void state(StateVisitor& visitor) override { products_.state(visitor); }
 
   void step() override {

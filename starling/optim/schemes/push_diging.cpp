@@ -46,6 +46,10 @@ class PushDiging final : public PushScheme {
     y_.zero();
     g_.zero();
   }
+  void take_mean() override {
+    for (const Block& block : blocks_) y_.of(block).mul_(w(block));  // w will be 1
+    PushScheme::restart();
+  }
   void state(StateVisitor& visitor) override {
     PushScheme::state(visitor);
     y_.state(visitor, "tracked");

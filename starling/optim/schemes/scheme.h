@@ -61,8 +61,7 @@ class StateVisitor {
   virtual void numbers(const std::string& name, const Numbers& numbers) = 0;
 };
 
-// One node, as one of its workers sees it.
-struct LocalNode {
+struct LocalNode {           // as one of its workers sees it
   int size = 1;              // workers
   int place = 0;             // this worker's place among them
   std::vector<int> owner{};  // by block: the owner's place
@@ -88,10 +87,13 @@ class Scheme {
   virtual void attach(const Connection& connection) { exchange_ = connection.exchange; }
   virtual void detach() { exchange_ = nullptr; }
   bool is_attached() const { return exchange_ != nullptr; }
-  // Sends the data that neighbours need for the first step. Called after attach() or restart().
+  // Sends the data that neighbours need for the first step. Called after each of these.
   virtual void begin() {}
   // Forgets everything in flight. The state begins fresh from the parameters.
   virtual void restart() {}
+  // Instead, if the parameters have become all workers' mean (Options::mean_every): the state goes
+  // on, but for what was relative to the parameters before.
+  virtual void take_mean() { restart(); }
   virtual void step() = 0;
   virtual void state(StateVisitor&) {}
 
@@ -99,8 +101,7 @@ class Scheme {
   virtual bool sends_ahead() const { return false; }
   // The weight of each block in the average over all workers. Empty: all are equal.
   virtual std::vector<double> weights() const { return {}; }
-  // Sets whether later backward passes average gradients, in a scheme that averages them. See
-  // NoSync.
+  // Whether later backward passes average gradients, in a scheme that does so. See NoSync.
   virtual void set_sync(bool) {}
   // This worker makes no gradient until resume(), or the next step(). Its gossip goes on.
   virtual void stand_by() {}
@@ -113,7 +114,7 @@ class Scheme {
   virtual ExchangeStatistics counted() const { return {}; }
   // With Path::pairs.
   virtual std::optional<GossipStatistics> gossip() const { return {}; }
-  // Whether all blocks of the last exchange were finite when they were sent.
+  // Whether the last exchange has sent finite blocks only.
   virtual bool sent_finite() const { return exchange_->sent_finite(); }
   // See exchange/jump_guard.h.
   virtual Standing standing() const { return exchange_->standing(); }
@@ -174,9 +175,8 @@ struct SchemeTraits {
   // The content of a round's messages (optim/sent_size.h); by default the parameters. Wire and
   // one_in come from the options.
   Contents contents{};
-  // The values of a block's wire block, if they are the scheme's own and not the parameters'. It
-  // reads shapes and strides only. Every parameter of two or more dimensions then lies in one
-  // block.
+  // The number of a block's values on the wire, if they are the scheme's own. It reads shapes and
+  // strides only. Every parameter of two or more dimensions then lies in one block.
   std::size_t (*wire_values)(const Block& block, const Schedule& schedule, const Options&) = nullptr;
   std::span<const RefusedWire> refused_wires{};
   std::string_view all_values{};  // why one_in must be 1; empty: it may be larger

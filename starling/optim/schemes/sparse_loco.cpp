@@ -65,6 +65,9 @@ class SparseLoco final : public Scheme {
     for (Block& block : blocks_) theta_.copy(block);
     error_.zero(), few_.restart();
   }
+  void take_mean() override {
+    for (Block& block : blocks_) theta_.copy(block);
+  }
   void step() override {
     local_.all();
     for (Block& block : blocks_) sends_all() ? send_all(block) : send_few(block);

@@ -39,6 +39,7 @@ class StreamingDiloco final : public AheadScheme {
     AheadScheme::restart();
     outer_.restart(blocks_);
   }
+  void take_mean() override { AheadScheme::restart(); }
   void step() override {
     local_.all();
     for (Block& block : blocks_) merge(block);
