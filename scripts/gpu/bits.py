@@ -23,7 +23,8 @@ STEPS_IN_PAIRS = 30
 TOLERANCE, FACTOR = 0.02, 3
 # Torch multiplies and adds on their vectors, and may round that otherwise on the card. A parameter
 # in bf16, below 2, may then be a step of 2^-7 off, and its next gradients add at most another one.
-BY_TORCH = ("momentum-tracking", "tracking-adam", "quasi-global", "decentlam", "streaming-diloco", "push-diging")
+BY_TORCH = ("momentum-tracking", "tracking-adam", "quasi-global", "quasi-global-adam", "decentlam", "streaming-diloco",
+            "push-diging")
 ROUNDING, ROUNDING_OF_BF16 = 1e-4, 2**-6
 
 

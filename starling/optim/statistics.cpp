@@ -23,6 +23,7 @@ ExchangeStatistics Optimizer::counted() const {
 Statistics Optimizer::statistics() const {
   const ExchangeStatistics edges = counted();
   Statistics all{.rounds = edges.rounds,
+                 .skipped_rounds = edges.skipped_rounds,
                  .committed = edges.committed,
                  .aborted = edges.aborted,
                  .jumped = edges.jumped,
@@ -34,6 +35,7 @@ Statistics Optimizer::statistics() const {
                  .seconds_waiting = edges.seconds_waiting,
                  .skipped = engine_->clipping.skipped(),
                  .lost = {edges.lost.begin(), edges.lost.end()}};
+  for (const auto& [rank, blocks] : edges.mixed) all.mixed.push_back({rank, blocks});
   const std::optional<GossipStatistics> of_pairs = engine_->scheme->gossip();
   if (!of_pairs) return all;
   const GossipStatistics& gossip = *of_pairs;

@@ -9,6 +9,7 @@ namespace starling {
 // Counts of this worker since construction.
 struct Statistics {
   std::uint64_t rounds = 0;          // exchanges started; asynchronous: averagings of all blocks
+  std::uint64_t skipped_rounds = 0;  // made by the others without this worker, which was behind
   std::uint64_t committed = 0;       // blocks mixed, summed over edges
   std::uint64_t aborted = 0;         // blocks not mixed: a neighbour was late, gone or faulty
   std::uint64_t jumped = 0;          // of these, refused by this worker (Options::jump_guard)
@@ -22,6 +23,13 @@ struct Statistics {
   double seconds_waiting = 0;  // in step(), for neighbours; all-reduce: in backward()
   std::uint64_t skipped = 0;   // steps whose gradient was not finite (skip_not_finite)
   std::vector<int> lost;       // workers that are gone
+  // Blocks that this worker has mixed with each neighbour, sorted by rank, outside of groups that
+  // take their mean. Both ends of an edge count the same: a block is mixed at both, or at none.
+  struct Mixed {
+    int rank = 0;
+    std::uint64_t blocks = 0;
+  };
+  std::vector<Mixed> mixed{};
 
   // Schemes in pairs: this worker's averagings on each edge, since the last parameter group was
   // added. Their time unit is a gradient of this worker, or a stretch of local steps.

@@ -67,13 +67,19 @@ class EveryScheme : public testing::TestWithParam<const SchemeInfo*> {
     return info().traits.path != Path::gradients && info().traits.edges != EdgeKind::none;
   }
   bool may_skip() const { return !info().traits.sums_gradients; }
+  // Its step of one parameter depends on all others, and its direction replaces .grad.
+  bool couples_parameters() const { return info().name == "quasi-global-adam"; }
+  bool leaves_gradients() const { return may_skip() && !couples_parameters(); }
   Options options() const { return options_of(info()); }
+  Options uncoupled() const { return couples_parameters() ? linear() : options(); }
   // Without second moments of the scheme's own: its step is linear in the gradients.
   Options linear() const {
     Options all = options();
+    if (couples_parameters()) all.scheme.options.emplace_back("beta1", 0.0);  // d has length 1
     for (const SchemeOption& option : info().options) {
       if (option.name == "beta2") all.scheme.options.emplace_back("beta2", 1.0);
-      if (option.name == "floor") all.scheme.options.emplace_back("floor", 1.0);
+      if (option.name == "floor" || option.name == "eps")
+        all.scheme.options.emplace_back(std::string(option.name), 1.0);
     }
     return all;
   }
@@ -82,7 +88,8 @@ class EveryScheme : public testing::TestWithParam<const SchemeInfo*> {
     Options all = linear();
     end_at_merged(all, info());
     for (const SchemeOption& option : info().options) {
-      if (is_momentum(option)) all.scheme.options.emplace_back(std::string(option.name), 0.0);
+      if (is_momentum(option) && !couples_parameters())
+        all.scheme.options.emplace_back(std::string(option.name), 0.0);
     }
     return all;
   }

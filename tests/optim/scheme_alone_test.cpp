@@ -78,7 +78,7 @@ TEST_P(SchemeContract, ClipsAsTorchDoesButLeavesTheGradient) {
       torch::nn::utils::clip_grad_norm_(torchs, clip);
       optimizer.step();
       plain.step();
-      EXPECT_TRUE(at::equal(mine[1].grad(), before) || !may_skip());  // or the tracked one
+      EXPECT_TRUE(at::equal(mine[1].grad(), before) || !leaves_gradients());
     }
     expect_close(mine, torchs, 1e-5);
   }
@@ -153,8 +153,9 @@ TEST_P(SchemeContract, ClipsAndSkipsNarrowGradientsAsWideOnes) {
       EXPECT_EQ(narrow.statistics().skipped, t >= 3 && may_skip() ? 1U : 0U);
     }
     EXPECT_EQ(narrow.statistics().skipped, wide.statistics().skipped);
+    const double rounded = couples_parameters() ? 1e-2 : 0;  // what replaces .grad is narrow
     const Tensor master = narrow.state().tensors.at("master.0.0"), x = wide.state().tensors.at("model.0.0");
-    EXPECT_TRUE(at::equal(master, x.detach())) << type;
+    EXPECT_TRUE(at::allclose(master, x.detach(), rounded, rounded)) << type;
   }
 }
 

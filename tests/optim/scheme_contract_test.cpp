@@ -87,6 +87,7 @@ TEST_P(SchemeContract, ALostSwapKeepsTheSumOrCountsItsDrift) {
   if (!mixes()) GTEST_SKIP() << "no swaps";
   std::uint64_t aborted = 0, drifts = 0;  // one worker at a time adds to them
   double drift = 0, most = 0;
+  std::array<std::array<std::uint64_t, kMany>, kMany> mixed{};
   fragile_flock(kMany, [&](int rank, World& world, VirtualTime& time, FragileNetwork& network) {
     const Tensor x = parameter({40, 25});  // crosses a link in 4 ms
     Optimizer optimizer({x}, SGD{.lr = 1}, without_momentum(), world);
@@ -108,10 +109,18 @@ TEST_P(SchemeContract, ALostSwapKeepsTheSumOrCountsItsDrift) {
     }
     const Statistics now = optimizer.statistics();
     aborted += now.aborted + now.late, drifts += now.directed_aborted;
+    for (const auto& [neighbour, blocks] : now.mixed)
+      mixed[static_cast<std::size_t>(rank)][static_cast<std::size_t>(neighbour)] = blocks;
     most = 9;  // the workers were as far apart
     nobody_leaves_yet(optimizer);
   });
   EXPECT_GT(aborted, 0U) << "nothing was lost";
+  const bool both_ways =
+      info().traits.edges == EdgeKind::symmetric || info().traits.edges == EdgeKind::lasting;
+  for (std::size_t i = 0; i < kMany && both_ways; ++i) {
+    EXPECT_GT(std::accumulate(mixed[i].begin(), mixed[i].end(), 0ULL), 0U) << "worker " << i;
+    for (std::size_t j = 0; j < i; ++j) EXPECT_EQ(mixed[i][j], mixed[j][i]) << "workers " << i << ", " << j;
+  }
   if (info().traits.sums_gradients) return;
   EXPECT_LT(drift, drifts == 0 ? 1e-4 : most) << drifts;
 }
@@ -205,7 +214,7 @@ TEST_P(SchemeContract, TakesAParameterGroupInMidRun) {
   const auto run = [&](bool grows) {
     virtual_flock(kMany, [&](int i, World& world, VirtualTime& time) {
       const Tensor early = parameter({90'000}, 1), late = parameter({70'000}, i == 0 ? 3 : i);
-      Optimizer optimizer({early}, Adam{.lr = 0.1}, options(), world);
+      Optimizer optimizer({early}, Adam{.lr = 0.1}, uncoupled(), world);
       for (int t = 0; t < 10; ++t) {
         time.sleep(10ms);
         if (grows && t == 5) optimizer.add_param_group({{late}});

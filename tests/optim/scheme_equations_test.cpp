@@ -1,6 +1,5 @@
 // Every scheme beside its equation in plain loops in double, with all that a training loop does:
-// learning rates that change, gradients that are missing, clipping, narrow parameters. The test of
-// a scheme has its special cases.
+// learning rates that change, missing gradients, clipping, narrow parameters, exact means.
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/schedulers/step_lr.h>
 
@@ -48,6 +47,21 @@ std::vector<double> pushed(const std::vector<double>& value, const Graph& round)
     }
   }
   return all;
+}
+
+// Options::mean_every. All that a scheme has beside x goes on, unless it is relative to x.
+void take_mean(Values& of) {
+  of.x.assign(of.x.size(), std::accumulate(of.x.begin(), of.x.end(), 0.0) / static_cast<double>(of.x.size()));
+}
+
+template <std::vector<double> Values::* at>
+void take_mean_with(Values& of) {
+  take_mean(of), of.*at = of.x;
+}
+
+void take_weighted_mean(Values& of) {
+  for (std::size_t i = 0; i < of.x.size(); ++i) of.x[i] *= of.other[i];
+  take_mean(of), of.other.assign(of.x.size(), 1);
 }
 
 // x is the value divided by its weight w.
@@ -196,6 +210,12 @@ void gasloc(Values& of, const Graph& round, int) {
   of.own = of.x, of.other = y;
 }
 
+void take_mean_of_gasloc(Values& of) {
+  const std::vector<double> before = of.x;
+  take_mean_with<&Values::own>(of);
+  for (std::size_t i = 0; i < before.size(); ++i) of.other[i] += of.x[i] - before[i];
+}
+
 // `own` is theta, `other` its momentum.
 void streaming_diloco(Values& of, const Graph& round, int) {
   if (of.own.empty()) of.own = of.sent = of.x, of.other.assign(of.x.size(), 0);
@@ -232,6 +252,7 @@ struct Equation {
   void (*step)(Values&, const Graph& round, int t) = nullptr;
   void (*gradients)(Values&, Gradients&, const Graph& round, const Rounded&) = nullptr;
   const char* elsewhere = nullptr;  // the test that has it, and why
+  void (*mean)(Values&) = take_mean;
   double weight_decay = 0.1;
 };
 
@@ -242,7 +263,8 @@ const std::map<std::string, Equation> kEquations{
     {"cta", {combine_then_adapt}},
     {"atc", {adapt_then_combine}},
     {"dsgd-ac", {dsgd_ac}},
-    {"ceca-2p", {.step = ceca_2p, .weight_decay = 0}},  // the decay follows the vector that is sent
+    // The decay follows the vector that is sent.
+    {"ceca-2p", {.step = ceca_2p, .mean = take_mean_with<&Values::other>, .weight_decay = 0}},
     {"gradient-tracking", {.step = combine_then_adapt, .gradients = track<0>}},
     {"momentum-tracking", {.step = combine_then_adapt, .gradients = track<90>}},
     {"tracking-adam", {.step = combine_then_adapt, .gradients = track_squares}},
@@ -250,14 +272,16 @@ const std::map<std::string, Equation> kEquations{
     {"d2", {diffusion<100>}},
     {"quasi-global", {quasi_global}},
     {"decentlam", {decentlam}},
-    {"gasloc", {gasloc}},
-    {"streaming-diloco", {streaming_diloco}},
-    {"sparse-loco", {sparse_loco}},  // few values: sparse_loco_test.cpp, demo_test.cpp
+    {"quasi-global-adam", {.elsewhere = "quasi_global_adam_test.cpp: a step depends on all parameters"}},
+    {"gasloc", {.step = gasloc, .mean = take_mean_of_gasloc}},
+    {"streaming-diloco", {.step = streaming_diloco, .mean = take_mean_with<&Values::sent>}},
+    // Few values: sparse_loco_test.cpp, demo_test.cpp.
+    {"sparse-loco", {.step = sparse_loco, .mean = take_mean_with<&Values::own>}},
     {"demo", {.step = combine_then_adapt, .gradients = demo}},
     {"choco", {adapt_then_combine}},         // it sends all values by default
     {"power-gossip", {combine_then_adapt}},  // of one dimension; power_gossip_test.cpp has matrices
-    {"push-sum", {push_sum}},
-    {"push-diging", {.step = push_diging, .gradients = track_pushed}},
+    {"push-sum", {.step = push_sum, .mean = take_weighted_mean}},
+    {"push-diging", {.step = push_diging, .gradients = track_pushed, .mean = take_weighted_mean}},
     {"local", {adapt_alone}},
     {"all-reduce", {.step = adapt_alone, .gradients = average_gradients}},
     {"ad-psgd", {.elsewhere = kEventByEvent}},
@@ -273,11 +297,12 @@ enum class Loop {
   by_hand,   // sets .grad, or leaves it out
   clipping,  // as by_hand, with torch's clip_grad_norm_ before step()
   clip,      // as by_hand, with Options::clip
+  means,     // as by_hand, with Options::mean_every
   narrow     // as by_hand, with narrow parameters, and gradients that do not depend on x
 };
 
-constexpr int kEquationSteps = 13;
-constexpr double kLargest = 150;  // of a gradient's norm
+constexpr int kEquationWorkers = 5, kEquationSteps = 20, kMeanEvery = 3;
+constexpr double kLargest = 100;  // of a gradient's norm
 
 // The use of a parameter by worker i in step t.
 struct Used {
@@ -286,13 +311,22 @@ struct Used {
 };
 const std::array<Used, 5> kUsed{
     {{70'000, [](int, int) { return true; }},
-     {80'000, [](int i, int t) { return (t + i) % 3 != 0 && i != 2; }},
-     {60'000, [](int, int t) { return t < 4 || t > 7; }},         // all freeze it
+     {9000, [](int i, int t) { return (t + i) % 3 != 0 && i != 2; }},
+     {8000, [](int, int t) { return t < 4 || t > 7; }},           // all freeze it
      {5, [](int i, int t) { return i != 1 || t < 3 || t > 8; }},  // one freezes it
      {6, [](int, int t) { return t > 4; }}}};                     // it thaws
 
+// Worker i's loss of a parameter is the sum of c/2 (x - s centre(i, t))^2, with the curvature c and
+// a sign s for each value. So a value's way is that of one number times s.
+double curvature(std::size_t i, std::size_t parameter) {
+  return 1 + 0.5 * std::sin(2.0 * static_cast<double>(i) + static_cast<double>(parameter));
+}
+Tensor signs(std::int64_t size) {
+  return at::sin(1 + 1.3 * at::arange(size, at::kDouble)).sign().to(at::kFloat);
+}
+
 AccumAdamW rule_at(int t, const Equation& equation) {
-  const double lr = (t == 0 ? 0.2 : 0.08) * (t > 8 ? 0.25 : t > 4 ? 0.5 : 1);
+  const double lr = (t == 0 ? 0.2 : 0.08) * std::pow(0.5, std::max(t - 1, 0) / 4);
   return {.lr = lr, .weight_decay = equation.weight_decay, .window = 3};
 }
 
@@ -305,19 +339,23 @@ class SchemeEquations : public EveryScheme {
     return all;
   }
   // By parameter and worker.
-  std::vector<std::vector<double>> plain_loops(Loop loop, at::ScalarType type, bool& all_clipped,
-                                               bool& all_free) const;
-  void expect_the_equation(Loop loop, at::ScalarType type = at::kFloat) const;
+  std::vector<std::vector<double>> plain_loops(const Options& options, Loop loop, at::ScalarType type,
+                                               bool& all_clipped, bool& all_free) const;
+  void expect_the_equation(Loop loop, at::ScalarType type = at::kFloat) const {
+    expect_the_equation_over(options(), loop, type);
+  }
+  void expect_the_equation_over(Options options, Loop loop, at::ScalarType type = at::kFloat) const;
 
  private:
   const Lopsided lopsided_;
 };
 
-std::vector<std::vector<double>> SchemeEquations::plain_loops(Loop loop, at::ScalarType type,
-                                                              bool& all_clipped, bool& all_free) const {
-  constexpr std::size_t n = kMany;
+std::vector<std::vector<double>> SchemeEquations::plain_loops(const Options& options, Loop loop,
+                                                              at::ScalarType type, bool& all_clipped,
+                                                              bool& all_free) const {
+  constexpr std::size_t n = kEquationWorkers;
   const Equation& equation = kEquations.at(std::string(info().name));
-  const Schedule schedule = schedule_of(options(), kMany, 1);
+  const Schedule schedule = schedule_of(options, kEquationWorkers, 1);
   std::vector<Values> values(kUsed.size(), {.x = std::vector<double>(n, 0.5)});
   std::vector<std::vector<Plain>> state(kUsed.size(), std::vector<Plain>(n));
   std::vector<Gradients> g(kUsed.size(), Gradients(n));
@@ -342,7 +380,7 @@ std::vector<std::vector<double>> SchemeEquations::plain_loops(Loop loop, at::Sca
         g[k][i].reset();
         if (!kUsed[k].in(static_cast<int>(i), t)) continue;
         const double where = centre(static_cast<int>(i), t);
-        g[k][i] = loop == Loop::narrow ? rounded(where) : values[k].x[i] - where;
+        g[k][i] = loop == Loop::narrow ? rounded(where) : curvature(i, k) * (values[k].x[i] - where);
       }
     }
     const Graph round = schedule.rounds.empty() ? Graph{} : schedule.at(t);
@@ -365,6 +403,7 @@ std::vector<std::vector<double>> SchemeEquations::plain_loops(Loop loop, at::Sca
         values[k].keep[i] = 1 - rule.lr * rule.weight_decay;
       }
       equation.step(values[k], round, t);
+      if (loop == Loop::means && (t + 1) % kMeanEvery == 0) equation.mean(values[k]);
     }
   }
   std::vector<std::vector<double>> ends;
@@ -372,20 +411,23 @@ std::vector<std::vector<double>> SchemeEquations::plain_loops(Loop loop, at::Sca
   return ends;
 }
 
-void SchemeEquations::expect_the_equation(Loop loop, at::ScalarType type) const {
+void SchemeEquations::expect_the_equation_over(Options options, Loop loop, at::ScalarType type) const {
   const auto known = kEquations.find(std::string(info().name));
   ASSERT_NE(known, kEquations.end()) << "add the scheme's equation here";
   const Equation& equation = known->second;
   ASSERT_NE(equation.step == nullptr, equation.elsewhere == nullptr);
   if (equation.step == nullptr) GTEST_SKIP() << equation.elsewhere;
   bool all_clipped = true, all_free = true;
-  const auto x = plain_loops(loop, type, all_clipped, all_free);
+  const auto x = plain_loops(options, loop, type, all_clipped, all_free);
   EXPECT_FALSE((all_clipped || all_free) && (loop == Loop::clip || loop == Loop::clipping));
-  flock(kMany, [&](int i, World& world) {
+  if (loop == Loop::clip) options.clip = kLargest;
+  if (loop == Loop::means) options.mean_every = kMeanEvery;
+  flock(kEquationWorkers, [&](int i, World& world) {
     std::vector<Tensor> parameters;
-    for (const Used& used : kUsed) parameters.push_back(parameter({used.size}, 0.5, type));
-    Options options = this->options();
-    if (loop == Loop::clip) options.clip = kLargest;
+    for (const Used& used : kUsed) {
+      parameters.push_back(parameter({used.size}, 0.5, type));
+      parameters.back().data().mul_(signs(used.size));
+    }
     Optimizer optimizer(parameters, rule_at(0, equation), options, world);
     torch::optim::StepLR halves(optimizer, 4, 0.5);  // torch's halves after 5, 9, .. steps
     for (int t = 0; t < kEquationSteps; ++t) {
@@ -393,14 +435,15 @@ void SchemeEquations::expect_the_equation(Loop loop, at::ScalarType type) const 
       optimizer.zero_grad();
       Tensor loss = at::zeros({});
       for (std::size_t k = 0; k < kUsed.size(); ++k) {
-        const Tensor& p = parameters[k];
+        const Tensor &p = parameters[k], s = signs(kUsed[k].size);
         const bool used = kUsed[k].in(i, t);
+        const double c = curvature(static_cast<std::size_t>(i), k);
         if (loop == Loop::backward) {
           p.set_requires_grad(used);
-          if (used) loss = loss + (p - centre(i, t)).square().sum() * 0.5;
+          if (used) loss = loss + (p - s * centre(i, t)).square().sum() * (0.5 * c);
         } else if (used) {
           p.mutable_grad() =
-              loop == Loop::narrow ? at::full_like(p.detach(), centre(i, t)) : p.detach() - centre(i, t);
+              loop == Loop::narrow ? (s * centre(i, t)).to(type) : (p.detach() - s * centre(i, t)) * c;
         }
       }
       if (loop == Loop::backward) loss.backward();
@@ -408,7 +451,7 @@ void SchemeEquations::expect_the_equation(Loop loop, at::ScalarType type) const 
       optimizer.step();
       halves.step();
     }
-    EXPECT_DOUBLE_EQ(optimizer.param_groups()[0].options().get_lr(), 0.01);
+    EXPECT_DOUBLE_EQ(optimizer.param_groups()[0].options().get_lr(), 0.005);
     const OptimizerState state = optimizer.state();
     for (std::size_t k = 0; k < kUsed.size(); ++k) {
       Tensor now = parameters[k].detach();
@@ -420,7 +463,7 @@ void SchemeEquations::expect_the_equation(Loop loop, at::ScalarType type) const 
       const double should = x[k][static_cast<std::size_t>(i)];
       const double error = loop == Loop::narrow ? 1e-4 : 1e-5;
       const double near_zero = loop == Loop::clipping ? error : 0.1 * error;  // torch's norm is in fp32
-      EXPECT_TRUE(at::allclose(now, at::full_like(now, should), error, near_zero))
+      EXPECT_TRUE(at::allclose(now, signs(kUsed[k].size) * should, error, near_zero))
           << "worker " << i << ", parameter " << k << ": " << now[0].item<double>() << " " << should;
     }
     expect_undisturbed(optimizer);
@@ -431,6 +474,19 @@ TEST_P(SchemeEquations, HoldWithBackward) { expect_the_equation(Loop::backward);
 TEST_P(SchemeEquations, HoldWithGradientsSetByHand) { expect_the_equation(Loop::by_hand); }
 TEST_P(SchemeEquations, HoldWithTorchsClipping) { expect_the_equation(Loop::clipping); }
 TEST_P(SchemeEquations, HoldWithTheClippingOption) { expect_the_equation(Loop::clip); }
+TEST_P(SchemeEquations, HoldWithExactMeans) {
+  if (info().takes_means()) expect_the_equation(Loop::means);
+}
+TEST_P(SchemeEquations, HoldOverAGraphThatChanges) {
+  Options changing = options();
+  changing.topology = "base-2";
+  try {
+    check_options(changing, kEquationWorkers, kEquationWorkers, false);
+  } catch (const UsageError& refused) {
+    GTEST_SKIP() << refused.what();
+  }
+  expect_the_equation_over(changing, Loop::by_hand);
+}
 TEST_P(SchemeEquations, HoldForMastersOfBfloat16) { expect_the_equation(Loop::narrow, at::kBFloat16); }
 TEST_P(SchemeEquations, HoldForMastersOfFloat16) { expect_the_equation(Loop::narrow, at::kHalf); }
 

@@ -284,7 +284,7 @@ TEST(SchemesTable, RefusesInTheseWords) {
       {{.scheme = {"tracking-adam", {{"beta2", 1.5}}}},
        "beta2 = 1.5 is not allowed: at least 0 and at most 1"},
       {{.scheme = {"gradient-tracking", {{"beta1", 0.5}}}},
-       "beta1 = 0.5 is for scheme \"tracking-adam\", not \"gradient-tracking\": use 0.9"},
+       "beta1 = 0.5 is for schemes tracking-adam, quasi-global-adam, not \"gradient-tracking\": use 0.9"},
       {{.scheme = {"push-diging", {{"staleness", 1}}}},
        "staleness = 1 is for scheme \"push-sum\", not \"push-diging\": use 0"},
       {{.scheme = "push-diging", .wire = Wire::fp16},

@@ -125,7 +125,7 @@ TEST_P(SchemeContract, UpdatesAndMixesChannelsLastAndTransposedParameters) {
 
 TEST_P(SchemeContract, TakesAThousandTinyParametersAndEmptyOnesBetweenThem) {
   const auto with = [&](int many) {
-    return train_virtually({.options = options(),
+    return train_virtually({.options = uncoupled(),
                             .rule = SGD{.lr = 0.5},
                             .steps = 3,
                             .parameters =

@@ -1,6 +1,7 @@
 // Decentralized AMSGrad beside the paper's equation in double, its special cases, and what it is
 // for. scheme_equations_test.cpp has it in a training loop.
 #include "starling/topology/schedules.h"
+#include "tests/optim/bowls.h"
 #include "tests/optim/every_scheme.h"
 #include "tests/optim/fragile_network.h"
 
@@ -11,37 +12,13 @@ using namespace std::chrono_literals;
 using at::Tensor;
 using testing::HasSubstr;
 
-constexpr int kAmsgradWorkers = 5, kAmsgradSteps = 20;
+constexpr int kAmsgradSteps = 20;
 constexpr double kBeta1 = 0.8, kBeta2 = 0.9, kLeast = 0.02;
 constexpr SGD kDecays{.lr = 0.05, .weight_decay = 0.1};
 
 Options amsgrad_over(const std::string& topology) {
   return {.topology = topology,
           .scheme = {"tracking-adam", {{"beta1", kBeta1}, {"beta2", kBeta2}, {"floor", kLeast}}}};
-}
-
-// Numbers from -1 to 1, a row for each worker.
-Tensor rows_of_waves(double step) {
-  return at::sin(at::arange(kAmsgradWorkers * 40, at::kDouble) * step).view({kAmsgradWorkers, 40});
-}
-
-// Worker i's loss is the sum of a_i / 2 (x - c_i)^2.
-struct Bowls {
-  Tensor a = 1 + 0.5 * rows_of_waves(1.3), c = 2 * rows_of_waves(0.7);
-
-  Tensor gradient(int i, const Tensor& x) const {
-    return (a[i] * (x.detach().to(at::kDouble) - c[i])).to(at::kFloat);
-  }
-  Bowls equal() const { return {a[0].expand_as(a), c[0].expand_as(c)}; }
-};
-
-Tensor tensor_of_weights(const Graph& round) {
-  Tensor w = at::zeros({round.workers(), round.workers()}, at::kDouble);
-  for (int i = 0; i < round.workers(); ++i) {
-    w[i][i] = round.self_weight(i);
-    for (const Neighbour& j : round.neighbours[static_cast<std::size_t>(i)]) w[i][j.rank] = j.weight;
-  }
-  return w;
 }
 
 // The workers' parameters in the end, as rows.
@@ -60,28 +37,16 @@ Tensor plain_amsgrad(const Bowls& losses, const Schedule& schedule) {
   return x;
 }
 
-// The first n workers' parameters in the end, as rows in double.
 Tensor amsgrad(const Bowls& losses, const Options& options, int n) {
-  return at::stack(results_of(n, [&](int i, World& world) {
-    const Tensor x = parameter({losses.a.size(1)});
-    Optimizer optimizer({x}, kDecays, options, world);
-    for (int t = 0; t < kAmsgradSteps; ++t) {
-      x.mutable_grad() = losses.gradient(i, x);
-      optimizer.step();
-    }
-    expect_undisturbed(optimizer);
-    return x.detach().to(at::kDouble);
-  }));
+  return trained_in_bowls(losses, kDecays, options, n, kAmsgradSteps);
 }
-
-double most_apart(const Tensor& one, const Tensor& other) { return (one - other).abs().max().item<double>(); }
 
 TEST(TrackingAdam, IsThePapersEquationOnARingAndOnExactSchedules) {
   const Bowls losses;
   for (const std::string topology : {"ring", "base-2", "complete"}) {
     SCOPED_TRACE(topology);
-    const Tensor should = plain_amsgrad(losses, make_schedule(topology, kAmsgradWorkers));
-    const Tensor all = amsgrad(losses, amsgrad_over(topology), kAmsgradWorkers);
+    const Tensor should = plain_amsgrad(losses, make_schedule(topology, Bowls::workers));
+    const Tensor all = amsgrad(losses, amsgrad_over(topology), Bowls::workers);
     EXPECT_LT(most_apart(all, should), 1e-5) << all << should;
     EXPECT_GT(most_apart(should, should[0]), 1e-2) << "workers with skewed losses differ";
   }
@@ -105,7 +70,7 @@ TEST(TrackingAdam, OnEqualDataWorkersAreTheSingleOne) {
   const Bowls losses = Bowls().equal();
   const Tensor single = amsgrad(losses, amsgrad_over("ring"), 1)[0];
   for (const std::string topology : {"ring", "base-2", "complete"})
-    EXPECT_LT(most_apart(amsgrad(losses, amsgrad_over(topology), kAmsgradWorkers), single), 1e-5) << topology;
+    EXPECT_LT(most_apart(amsgrad(losses, amsgrad_over(topology), Bowls::workers), single), 1e-5) << topology;
 }
 
 // Three workers want 0, 1 and 10. Adam's steps have equal sizes, whatever the gradients', so its

@@ -9,33 +9,9 @@
 // C).
 //
 // Around another optimizer, whose step() updates all blocks at once: x <- step(x, g), then x <- Wx.
-#include "starling/optim/schemes/scheme.h"
+#include "starling/optim/schemes/atc.h"
 
 namespace starling {
-namespace {
-
-class Atc final : public Scheme {
- public:
-  explicit Atc(const SchemeParts& parts) : Scheme(parts) {}
-
-  void step() override {
-    adapt_and_send();
-    for (Block& block : blocks_) mix(block, finish(exchange(), block), {});
-  }
-
- private:
-  void adapt_and_send() {
-    if (!local_.is_fused()) {
-      local_.all();
-      for (Block& block : blocks_) mix_and_send(exchange(), block, {});
-      return;
-    }
-    const auto scale = local_.scale();
-    for (Block& block : blocks_) update_and_send(exchange(), block, local_.rule(block), {}, scale);
-  }
-};
-
-}  // namespace
 
 extern constinit const SchemeInfo scheme_atc{
     .name = "atc",

@@ -243,6 +243,7 @@ ExchangeStatistics PairScheme::counted() const {
   all.jumped = gossip.jumped;
   for (const auto& neighbour : gossip.neighbours) {
     all.aborted += neighbour.aborted;
+    all.mixed[neighbour.rank] += neighbour.averaged * taken_.size();
     all.late += neighbour.late;
   }
   return all;

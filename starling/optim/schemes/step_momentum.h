@@ -1,6 +1,6 @@
 // Schemes with a momentum m of the whole step, from a worker's x before it to its x after mixing
 // (quasi_global.cpp, decentlam.cpp). They divide that difference by the learning rate. And what
-// they have in common with momentum-tracking.
+// they have in common with others.
 #pragma once
 
 #include <string_view>
@@ -16,6 +16,7 @@ class StepMomentum : public Scheme {
     m_.attach(blocks_), before_.attach(blocks_);
   }
   void restart() override { m_.zero(); }
+  void take_mean() override {}
   void state(StateVisitor& visitor) override { m_.state(visitor, "momentum"); }
 
  protected:
@@ -35,6 +36,19 @@ inline constexpr SchemeOption kBeta{
     .standard = 0.9,
     .range = from_below(0, 1),
     .meaning = "the scheme's own momentum: a step goes by beta m + the gradient; 0: none",
+};
+// The shares of Adam's moments.
+inline constexpr SchemeOption kBeta1{
+    .name = "beta1",
+    .standard = 0.9,
+    .range = from_below(0, 1),
+    .meaning = "share of the scheme's momentum that a step keeps; 0: none",
+};
+inline constexpr SchemeOption kBeta2{
+    .name = "beta2",
+    .standard = 0.99,
+    .range = between(0, 1),
+    .meaning = "share of the second moment that a step keeps; 1: it stays 0, so the floor, or eps, counts",
 };
 inline constexpr std::string_view kMomentumOfAllValues =
     "its momentum is of values that are mixed in every step";

@@ -43,6 +43,15 @@ bool track_block(const Block& block, const at::Tensor& m, const at::Tensor& y, d
 
 }  // namespace
 
+at::Tensor gradient_of(const Block& block) {
+  const at::Tensor g = at::zeros({block.length}, at::TensorOptions(at::kFloat).device(block.device));
+  for (const Segment& s : block.segments) {
+    at::Tensor keep;
+    if (s.gradient(keep) != nullptr) part_of(g, s).copy_(stretch(keep, s.begin, s.length));
+  }
+  return g;
+}
+
 void write_gradient(const Segment& s, const at::Tensor& y) {
   at::Tensor keep;
   const bool there = s.gradient(keep) != nullptr || part_of(y, s).ne(0).any().item<bool>();

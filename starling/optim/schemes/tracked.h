@@ -32,6 +32,9 @@ class Tracker {
   bool finite_ = true;  // the last gradient was
 };
 
+// The block's gradient in fp32; 0 where there is none.
+at::Tensor gradient_of(const Block& block);
+
 // Writes the segment's part of y, which has the block's length, to .grad, where the rule reads it.
 // A parameter without a gradient gets none if its y is 0, or if it is frozen.
 void write_gradient(const Segment& segment, const at::Tensor& y);

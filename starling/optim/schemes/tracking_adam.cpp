@@ -27,9 +27,9 @@
 // There v begins at the floor. Not verified: the paper's text, its numbers, and where v begins.
 #include <utility>
 
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
+#include "starling/optim/schemes/step_momentum.h"
 #include "starling/optim/schemes/tracking.h"
 
 namespace starling {
@@ -81,12 +81,7 @@ class TrackingAdam final : public Tracking {
 
   // Multiplies and adds in two operations, which round the same wherever a value lies.
   void take_gradient(const Block& block) {
-    const at::Tensor &m = momentum_.of(block), &v = squares_.of(block), g = at::zeros_like(m);
-    for (const Segment& s : block.segments) {
-      at::Tensor keep;
-      if (s.gradient(keep) != nullptr)
-        g.narrow(0, s.offset, s.length).copy_(stretch(keep, s.begin, s.length));
-    }
+    const at::Tensor &m = momentum_.of(block), &v = squares_.of(block), g = gradient_of(block);
     const at::Tensor finite = g.square().isfinite();
     if (!finite.all().item<bool>()) {  // waits for a GPU
       finite_ = false;
@@ -102,14 +97,8 @@ class TrackingAdam final : public Tracking {
 };
 
 constexpr SchemeOption kOptions[] = {
-    {.name = "beta1",
-     .standard = 0.9,
-     .range = from_below(0, 1),
-     .meaning = "share of the scheme's momentum that a step keeps; 0: none"},
-    {.name = "beta2",
-     .standard = 0.99,
-     .range = between(0, 1),
-     .meaning = "share of the second moment that a step keeps; 1: it stays 0, so the floor alone counts"},
+    kBeta1,
+    kBeta2,
     {.name = "floor",
      .standard = 1e-6,
      .range = above(0),
