@@ -50,6 +50,7 @@ py::dict statistics_of(OptimizerBinding& binding) {
   const Statistics s = binding.optimizer()->statistics();
   py::dict all;
   all["rounds"] = s.rounds;
+  all["skipped_rounds"] = s.skipped_rounds;
   all["committed"] = s.committed;
   all["aborted"] = s.aborted;
   all["jumped"] = s.jumped;
@@ -61,6 +62,9 @@ py::dict statistics_of(OptimizerBinding& binding) {
   all["seconds_waiting"] = s.seconds_waiting;
   all["skipped"] = s.skipped;
   all["lost"] = s.lost;
+  py::dict mixed;
+  for (const auto& [rank, blocks] : s.mixed) mixed[py::int_(rank)] = blocks;
+  all["mixed"] = mixed;
   py::list edges;
   for (const Statistics::Edge& e : s.edges) {
     py::dict edge;

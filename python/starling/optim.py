@@ -400,8 +400,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def statistics(self) -> dict:
         """Counts of this worker since construction: rounds, blocks committed and aborted,
-        bytes_sent, seconds_waiting, workers lost and so on, as in starling::Statistics in
-        starling/optim/optimizer.h. Asynchronous schemes add:
+        bytes_sent, seconds_waiting, workers lost, blocks mixed with each and so on, as in
+        starling/optim/statistics.h. Asynchronous schemes add:
 
         - "rate": averagings per gradient
         - "edges": for each neighbour {"rank", "averaged", "gap", "longest_gap", "distance"}: the

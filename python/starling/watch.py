@@ -59,6 +59,7 @@ class Figures:
     def __call__(self, consensus_distance: bool = False) -> dict[str, float]:
         now, seconds = self._optimizer.statistics(), time.monotonic()
         edges, questions, lost = now.pop("edges"), now.pop("questions"), now.pop("lost")
+        del now["mixed"]  # a number for each neighbour
         share = (now["seconds_waiting"] - self._waited) / max(seconds - self._last, 1e-9)
         self._waited, self._last = now["seconds_waiting"], seconds
         found = {**now, "waiting_share": share, "lost": len(lost)}

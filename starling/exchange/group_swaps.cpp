@@ -154,11 +154,12 @@ void GroupSwaps::mended(SwapId id, bool committed) {
 
 Arrival GroupSwaps::arrival_of(SwapId id, const Swap& swap) const {
   const Mask mask = tools_.layout.mask(id);
-  return {members(id).front(),
-          1,
-          {payload_of(swap.mean), Wire::fp32, mask},
-          {payload_of(swap.mine), tools_.layout.wire(), mask},
-          id.round};
+  return {.rank = members(id).front(),
+          .weight = 1,
+          .theirs = {payload_of(swap.mean), Wire::fp32, mask},
+          .mine = {payload_of(swap.mine), tools_.layout.wire(), mask},
+          .round = id.round,
+          .of_group = true};
 }
 
 // ---------------------------------------------------------------- arrivals

@@ -19,6 +19,7 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
   payload_sent += more.payload_sent;
   seconds_waiting += more.seconds_waiting;
   lost.insert(more.lost.begin(), more.lost.end());
+  for (const auto& [rank, blocks] : more.mixed) mixed[rank] += blocks;
   return *this;
 }
 
@@ -29,6 +30,9 @@ std::span<const Arrival> Ledger::finish(int index) {
   swaps.arrived.clear();
   std::ranges::move(swaps.mended, std::back_inserter(swaps.finished));
   swaps.mended.clear();
+  for (const Arrival& arrival : swaps.finished) {
+    if (arrival.weight != 0 && !arrival.of_group) ++counts_.mixed[arrival.rank];
+  }
   return swaps.finished;
 }
 

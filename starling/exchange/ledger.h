@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -29,6 +30,8 @@ struct ExchangeStatistics {
   std::uint64_t payload_sent = 0;    // bytes_sent without headers and control
   double seconds_waiting = 0;        // inside finish()
   std::set<int> lost;
+  // Blocks mixed with each neighbour, outside of groups. Both ends of an edge count the same.
+  std::map<int, std::uint64_t> mixed;
 
   ExchangeStatistics& operator+=(const ExchangeStatistics& more);
 };

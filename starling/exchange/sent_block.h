@@ -48,6 +48,7 @@ struct Arrival {
   std::uint64_t round = 0;
   // With Exchanged::pushes: the share of mine that the neighbour has taken; below 0: it comes back.
   float given = 0;
+  bool of_group = false;
 };
 
 // The memory for what is sent, and which values belong there.

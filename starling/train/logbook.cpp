@@ -109,8 +109,10 @@ void Logbook::write_line(double lr, const Statistics& now) {
                   .lr = lr,
                   .waiting_share = waiting_share,
                   .bytes_sent = now.bytes_sent,
+                  .round = now.rounds + now.skipped_rounds,
                   .blocks_aborted = now.aborted,
                   .blocks_jumped = now.jumped,
+                  .mixed = now.mixed,
                   .gossip = gossip});
   write_events(lr, seconds, waiting_share, now);
   losses_ = 0;

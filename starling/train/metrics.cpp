@@ -141,8 +141,11 @@ void Metrics::write(const StepRecord& r) {
             {"lr", r.lr},
             {"waiting_share", r.waiting_share},
             {"bytes_sent", r.bytes_sent},
+            {"round", r.round},
             {"blocks_aborted", r.blocks_aborted},
+            {"mixed", Json::array()},
             {"blocks_jumped", r.blocks_jumped}};
+  for (const auto& [rank, blocks] : r.mixed) json["mixed"].push_back({{"rank", rank}, {"blocks", blocks}});
   if (r.gossip) {
     json["rate"] = r.gossip->rate;
     json["distance"] = r.gossip->distance;

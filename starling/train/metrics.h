@@ -42,8 +42,10 @@ struct StepRecord {
   double lr = 0;
   double waiting_share = 0;  // of the time, for neighbours
   std::uint64_t bytes_sent = 0;
+  std::uint64_t round = 0;           // of the exchange, also those that this worker has skipped
   std::uint64_t blocks_aborted = 0;  // of this worker since the start
   std::uint64_t blocks_jumped = 0;   // of these, refused by it (Options::jump_guard)
+  std::vector<Statistics::Mixed> mixed{};
   // Asynchronous schemes: averagings per gradient, the distance from the neighbours at the last
   // averagings with them, the edges, and the fate of this worker's requests.
   struct Gossip {

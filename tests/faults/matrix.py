@@ -11,7 +11,8 @@ A cell is red if one of these does not hold:
   named     messages name what failed, in lines of their own
   trains    the survivors train to the last step, and write the summary of all of them
   apart     a worker without an edge to the one that died loses no exchange
-  sum       no exchange was mixed at one end only
+  sum       under cta, two workers that stay have mixed as many blocks with each other: each at both
+            ends or at none, so the sum of all parameters stays
   joins     the workers that were started again have joined, and no others; a newcomer's first
             loss is nearer to those of the others than to that of a new model
   parts     while the network is parted, workers make steps or pause as the policy says
@@ -28,6 +29,7 @@ root.
 
 import argparse
 import fnmatch
+import itertools
 import json
 import os
 import pathlib
@@ -199,10 +201,11 @@ class Cell:
         for key in ("loss", "test_loss", "accuracy", "consensus_distance", "blocks_aborted", "workers_lost"):
             self.figures[key] = summary[key]
         lost = {} if expect.again else {"workers_lost": len(expect.dead)}
-        for key, value in {"workers": WORKERS, "steps": self.fault.steps, "directed_aborted": 0, **lost}.items():
+        for key, value in {"workers": WORKERS, "steps": self.fault.steps, **lost}.items():
             self.require(summary[key] == value, f"trains: {key} is {summary[key]}, not {value}")
         records = metrics_of(self.out)
         self.check_apart(records)
+        self.check_sum(records)
         self.check_newcomers(run, records)
         self.check_sound(records)
         if undisturbed:
@@ -242,6 +245,22 @@ class Cell:
         across = (dead[0] + 2) % WORKERS
         lost = records[across][-1]["blocks_aborted"]
         self.require(lost == 0, f"apart: worker {across} has lost {lost} exchanges")
+
+    def check_sum(self, records):
+        """Compares the last round that both have logged. Asynchronous workers have none in common."""
+        stay = set(records) - set(self.fault.expect.dead + self.fault.expect.joins)
+        if self.scheme != "cta":
+            return
+        mixed = {rank: {record["round"]: {edge["rank"]: edge["blocks"] for edge in record["mixed"]}
+                        for record in records[rank]} for rank in stay}
+        self.figures["mixed"] = 0
+        for one, other in itertools.combinations(sorted(stay), 2):
+            last = max(set(mixed[one]) & set(mixed[other]))
+            ends = mixed[one][last].get(other, 0), mixed[other][last].get(one, 0)
+            self.figures["mixed"] += sum(ends)
+            self.require(ends[0] == ends[1], f"sum: up to round {last} workers {one} and {other} have mixed "
+                         f"{ends[0]} and {ends[1]} blocks with each other")
+        self.require(len(stay) < 2 or self.figures["mixed"] > 0, "sum: nothing was mixed")
 
     def check_checkpoints(self):
         folder = self.out / "checkpoints"
