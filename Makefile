@@ -51,6 +51,15 @@ test-long: build  ## run the long tests: many seeds, wheel, frameworks, notebook
 	@scripts/dev-tools requirements-ray.txt $(VENV)
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2 -L '^long$$'
 
+test-launchers: BOOTSTRAP = --tests
+test-launchers: build  ## torchrun, MPI, Ray Train and, as root, a SLURM cluster: real runs on this machine
+	@scripts/dev-tools requirements-test.txt $(VENV)
+	@scripts/dev-tools requirements-launch.txt $(VENV)
+	@scripts/dev-tools requirements-ray.txt $(VENV)
+	@ctest --test-dir $(BUILD) --output-on-failure -R '^(train-launchers|python_launchers|examples_launch|examples_ray)$$'
+	@if [ $$(id -u) = 0 ]; then scripts/try-slurm --starling $(BUILD)/bin/starling; \
+	  else echo "SLURM is left out: scripts/try-slurm needs root"; fi
+
 test-all: test  ## run all tests
 	@$(MAKE) --no-print-directory test-long
 

@@ -5,14 +5,17 @@ scripts/try-slurm tests srun."""
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
+import time
 import unittest
 import uuid
 
 from runs import Images, environment, free_port
 
 STEPS = 12
+ELASTIC = pathlib.Path(__file__).resolve().parent.parent.parent / "examples" / "launch" / "torchrun" / "elastic.sh"
 
 
 def there(name):
@@ -40,6 +43,22 @@ def processes_with(mark):
         except (OSError, PermissionError):
             pass
     return found
+
+
+def parent_of(process):
+    """Its parent's id; 0 if it has ended."""
+    try:
+        return int(pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def await_that(holds, what, seconds=120):
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not within {seconds} s")
+        time.sleep(0.05)
 
 
 class Launchers(Images):
@@ -150,6 +169,48 @@ every = 1
         self.check_probe([os.environ["TORCHRUN"], "--no-python", "--nproc-per-node=3", "--standalone"], OMP_NUM_THREADS="1")
 
     # MPICH's; Debian's Open MPI has a command of this name as well.
+    # Two nodes train. One is lost, another one comes.
+    @unittest.skipUnless(there("TORCHRUN") and outer_address(), "there is no torchrun, or no network but loopback")
+    def test_torchruns_nodes_may_come_and_go(self):
+        mark, address, steps = str(uuid.uuid4()), outer_address(), 400
+        port = free_port(address)
+        path = os.pathsep.join([os.path.dirname(os.environ["STARLING"]), os.environ["PATH"]])
+        slow = "data:*:*:sleep=0.02"
+
+        def node(name):
+            with (self.folder / f"{name}.log").open("w") as log:
+                return subprocess.Popen(
+                    [os.environ["TORCHRUN"], "--no-python", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3",
+                     "--monitor-interval=0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{port}",
+                     f"--local-addr={address}", f"--rdzv-conf=is_host={int(name == 'first')},last_call_timeout=2",
+                     ELASTIC, self.recipe, self.out, "--run.steps", str(steps), "--checkpoint-every", "20"],
+                    env=environment(STARLING_TEST=mark, STARLING_FAIL=slow, STARLING_TOKEN="a secret of 20 bytes",
+                                    TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", OMP_NUM_THREADS="1", PATH=path),
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+
+        def records():
+            lines = (self.out / "metrics.jsonl").read_text().splitlines() if (self.out / "metrics.jsonl").exists() else []
+            return [(record["rank"], record["step"]) for record in map(json.loads, lines)]
+
+        first, lost = node("first"), node("lost")
+        try:
+            await_that(lambda: (self.out / "checkpoints" / "latest").exists(), "a checkpoint of both")
+            lost_step = max(step for rank, step in records())
+            for process in processes_with(mark):  # the second node, with its worker
+                if process == lost.pid or parent_of(process) == lost.pid:
+                    os.kill(process, signal.SIGKILL)
+            lost.wait()
+            await_that(lambda: len({rank for rank, step in records() if step > lost_step + 20}) == 1, "a worker alone")
+            came = node("came")
+            codes = [first.wait(timeout=120), came.wait(timeout=120)]
+        finally:
+            for process in processes_with(mark):
+                os.kill(process, signal.SIGKILL)
+        log = "".join((self.folder / f"{name}.log").read_text() for name in ("first", "came"))
+        self.assertEqual(codes, [0, 0], log)
+        summary = json.loads((self.out / "summary.json").read_text())
+        self.assertEqual((summary["workers"], summary["workers_lost"], summary["steps"]), (2, 0, steps), log)
+
     @unittest.skipUnless(there("MPIEXEC"), "there is no mpiexec.hydra")
     def test_mpiexec(self):
         port = free_port("127.0.0.1")
