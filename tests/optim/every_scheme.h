@@ -78,7 +78,7 @@ class EveryScheme : public testing::TestWithParam<const SchemeInfo*> {
     if (couples_parameters()) all.scheme.options.emplace_back("beta1", 0.0);  // d has length 1
     for (const SchemeOption& option : info().options) {
       if (option.name == "beta2") all.scheme.options.emplace_back("beta2", 1.0);
-      if (option.name == "floor" || option.name == "eps")
+      if (option.name == "floor" || option.name == "moment_eps")
         all.scheme.options.emplace_back(std::string(option.name), 1.0);
     }
     return all;

@@ -16,7 +16,7 @@ constexpr SGD kFalls{.lr = 0.05, .weight_decay = 0.1};
 
 Options moments_over(const std::string& topology) {
   return {.topology = topology,
-          .scheme = {"quasi-global-adam", {{"beta1", kOfM}, {"beta2", kOfV}, {"eps", kSmall}}}};
+          .scheme = {"quasi-global-adam", {{"beta1", kOfM}, {"beta2", kOfV}, {"moment_eps", kSmall}}}};
 }
 
 // The workers' parameters in the end, as rows.

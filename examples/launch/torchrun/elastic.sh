@@ -1,7 +1,7 @@
 #!/bin/bash
 # Starling under torchrun with nodes that come and go. On each node:
 #
-#   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else torch 2.11 to 2.15 cannot take a node in
+#   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else torch 2.15 cannot take a node in
 #   torchrun --no-python --nnodes 1:4 --nproc-per-node 4 --max-restarts 100 \
 #     --rdzv-backend c10d --rdzv-endpoint HOST:29400 --rdzv-id 1 \
 #     examples/launch/torchrun/elastic.sh RECIPE.toml OUT [OPTION...]

@@ -73,7 +73,10 @@ class QuasiGlobalAdam final : public Atc {
 
  private:
   QuasiGlobalAdam(const SchemeParts& parts, const SchemeSettings& given)
-      : Atc(parts), beta1_(given.number("beta1")), beta2_(given.number("beta2")), eps_(given.number("eps")) {}
+      : Atc(parts),
+        beta1_(given.number("beta1")),
+        beta2_(given.number("beta2")),
+        eps_(given.number("moment_eps")) {}
 
   // Writes u to .grad.
   void aim(float scale) {
@@ -121,10 +124,10 @@ class QuasiGlobalAdam final : public Atc {
 
 constexpr SchemeOption kOptions[] = {kBeta1,
                                      kBeta2,
-                                     {.name = "eps",
+                                     {.name = "moment_eps",
                                       .standard = 1e-8,
                                       .range = above(0),
-                                      .meaning = "added to the root of the second moment"}};
+                                      .meaning = "eps, added to the root of the second moment"}};
 
 }  // namespace
 
