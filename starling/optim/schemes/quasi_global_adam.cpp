@@ -4,7 +4,7 @@
 //   v     = beta2 v^_i + (1 - beta2) g_i(x_i)^2
 //   u     = m / (1 - beta1^t) / ( sqrt(v / (1 - beta2^t)) + eps )   t counts from 1
 //   x+_i <- Sum_j W_ij ( x_j - lr u_j )
-//   d     = (x_i - x+_i) / |x_i - x+_i|                             |.|: over all the worker's values
+//   d     = (x_i - x+_i) / |x_i - x+_i|                             |.|: over all values
 //   m^_i <- beta1 m^_i + (1 - beta1) d,   v^_i <- beta2 v^_i + (1 - beta2) d^2
 //
 // The moments are of what a worker does after mixing, so of all workers near it: Adam's own would
