@@ -13,6 +13,7 @@
 set -euo pipefail
 
 recipe=$1 out=$2
+[[ ! -f $out/summary.json ]] || exit 0  # the run is done; this node has come too late
 resume=()
 [[ ! -f $out/checkpoints/latest ]] || resume=(--resume "$out/checkpoints")
 exec starling train "$recipe" --out "$out" --checkpoint.workers average "${@:3}" "${resume[@]}"
