@@ -16,9 +16,8 @@
 // Options::clip clips g. A step that is skipped changes no moment.
 //
 // Verified against the authors' code (epfml/quasi-global-momentum at 0683d7a5,
-// decentralized_qg_adam.py). There m takes all of g, not 1 - beta1 of it, so learning rates are up
-// to ten times smaller; the decay is a part of g; and rounding is no case of its own. Not verified:
-// the paper's text.
+// decentralized_qg_adam.py). There m takes all of g, not 1 - beta1 of it, for smaller learning
+// rates; the decay is a part of g; rounding is no case. Not verified: the paper's text.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
