@@ -13,7 +13,10 @@
 set -euo pipefail
 
 recipe=$1 out=$2
-[[ ! -f $out/summary.json ]] || exit 0  # the run is done; this node has come too late
+if [[ -f $out/summary.json ]]; then
+  echo "elastic.sh: the run in $out is done: nothing is left for this node" >&2
+  exit 0
+fi
 resume=()
 [[ ! -f $out/checkpoints/latest ]] || resume=(--resume "$out/checkpoints")
 exec starling train "$recipe" --out "$out" --checkpoint.workers average "${@:3}" "${resume[@]}"

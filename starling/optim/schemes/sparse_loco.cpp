@@ -62,7 +62,7 @@ class SparseLoco final : public Scheme {
     few_.attach(connection, blocks_);
   }
   void restart() override {
-    for (Block& block : blocks_) theta_.copy(block);
+    take_mean();
     error_.zero(), few_.restart();
   }
   void take_mean() override {
