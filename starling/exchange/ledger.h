@@ -30,7 +30,7 @@ struct ExchangeStatistics {
   std::uint64_t payload_sent = 0;    // bytes_sent without headers and control
   double seconds_waiting = 0;        // inside finish()
   std::set<int> lost;
-  // Blocks mixed with each neighbour, outside of groups. Both ends of an edge count the same.
+  // Blocks taken from each neighbour, outside of groups (Statistics::mixed).
   std::map<int, std::uint64_t> mixed;
 
   ExchangeStatistics& operator+=(const ExchangeStatistics& more);

@@ -23,8 +23,8 @@ struct Statistics {
   double seconds_waiting = 0;  // in step(), for neighbours; all-reduce: in backward()
   std::uint64_t skipped = 0;   // steps whose gradient was not finite (skip_not_finite)
   std::vector<int> lost;       // workers that are gone
-  // Blocks that this worker has mixed with each neighbour, sorted by rank, outside of groups that
-  // take their mean. Both ends of an edge count the same: a block is mixed at both, or at none.
+  // Blocks taken from each neighbour, outside of groups that take their mean. Both ends of an edge in
+  // both directions count the same up to a round: each mixes the other's block, or none does.
   struct Mixed {
     int rank = 0;
     std::uint64_t blocks = 0;

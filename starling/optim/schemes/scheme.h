@@ -29,8 +29,7 @@
 
 namespace starling {
 
-// The connection that a scheme is attached to. Its parts live until detach(), the schedules during
-// attach() only.
+// A scheme's connection. Its parts live until detach(), the schedules during attach() only.
 struct Connection {
   const Schedule& schedule;            // for all ranks; those that are no members have no neighbours
   const Schedule& of_members;          // the same for the members alone, by their place
@@ -61,7 +60,8 @@ class StateVisitor {
   virtual void numbers(const std::string& name, const Numbers& numbers) = 0;
 };
 
-struct LocalNode {           // as one of its workers sees it
+// One node, as one of its workers sees it.
+struct LocalNode {
   int size = 1;              // workers
   int place = 0;             // this worker's place among them
   std::vector<int> owner{};  // by block: the owner's place
@@ -87,7 +87,7 @@ class Scheme {
   virtual void attach(const Connection& connection) { exchange_ = connection.exchange; }
   virtual void detach() { exchange_ = nullptr; }
   bool is_attached() const { return exchange_ != nullptr; }
-  // Sends the data that neighbours need for the first step. Called after each of these.
+  // Sends what neighbours need for the first step, after attach(), restart() or take_mean().
   virtual void begin() {}
   // Forgets everything in flight. The state begins fresh from the parameters.
   virtual void restart() {}

@@ -1,6 +1,6 @@
 // Schemes with a momentum m of the whole step, from a worker's x before it to its x after mixing
-// (quasi_global.cpp, decentlam.cpp). They divide that difference by the learning rate. And what
-// they have in common with others.
+// (quasi_global.cpp, decentlam.cpp). They divide that difference by the learning rate. Options that
+// other schemes with momentum share.
 #pragma once
 
 #include <string_view>
