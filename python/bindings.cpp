@@ -62,9 +62,7 @@ py::dict statistics_of(OptimizerBinding& binding) {
   all["seconds_waiting"] = s.seconds_waiting;
   all["skipped"] = s.skipped;
   all["lost"] = s.lost;
-  py::dict mixed;
-  for (const auto& [rank, blocks] : s.mixed) mixed[py::int_(rank)] = blocks;
-  all["mixed"] = mixed;
+  all["mixed"] = s.mixed;
   py::list edges;
   for (const Statistics::Edge& e : s.edges) {
     py::dict edge;

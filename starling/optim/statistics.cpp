@@ -34,8 +34,8 @@ Statistics Optimizer::statistics() const {
                  .directed_aborted = edges.directed_aborted,
                  .seconds_waiting = edges.seconds_waiting,
                  .skipped = engine_->clipping.skipped(),
-                 .lost = {edges.lost.begin(), edges.lost.end()}};
-  for (const auto& [rank, blocks] : edges.mixed) all.mixed.push_back({rank, blocks});
+                 .lost = {edges.lost.begin(), edges.lost.end()},
+                 .mixed = edges.mixed};
   const std::optional<GossipStatistics> of_pairs = engine_->scheme->gossip();
   if (!of_pairs) return all;
   const GossipStatistics& gossip = *of_pairs;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace starling {
@@ -23,13 +24,9 @@ struct Statistics {
   double seconds_waiting = 0;  // in step(), for neighbours; all-reduce: in backward()
   std::uint64_t skipped = 0;   // steps whose gradient was not finite (skip_not_finite)
   std::vector<int> lost;       // workers that are gone
-  // Blocks taken from each neighbour, outside of groups that take their mean. Both ends of an edge in
-  // both directions count the same up to a round: each mixes the other's block, or none does.
-  struct Mixed {
-    int rank = 0;
-    std::uint64_t blocks = 0;
-  };
-  std::vector<Mixed> mixed{};
+  // Blocks taken from each neighbour, outside of groups that take their mean. Both ends of an edge
+  // in both directions count the same up to a round: each mixes the other's block, or none does.
+  std::map<int, std::uint64_t> mixed{};
 
   // Schemes in pairs: this worker's averagings on each edge, since the last parameter group was
   // added. Their time unit is a gradient of this worker, or a stretch of local steps.

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,7 +46,7 @@ struct StepRecord {
   std::uint64_t round = 0;           // of the exchange, also those that this worker has skipped
   std::uint64_t blocks_aborted = 0;  // of this worker since the start
   std::uint64_t blocks_jumped = 0;   // of these, refused by it (Options::jump_guard)
-  std::vector<Statistics::Mixed> mixed{};
+  std::map<int, std::uint64_t> mixed{};
   // Asynchronous schemes: averagings per gradient, the distance from the neighbours at the last
   // averagings with them, the edges, and the fate of this worker's requests.
   struct Gossip {
