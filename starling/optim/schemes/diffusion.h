@@ -37,7 +37,11 @@ class Diffusion : public Scheme {
   }
   void restart() override { e_.zero(), round_ = 0; }
   void take_mean() override { round_ = 0; }
-  ExchangeStatistics counted() const override { return {.directed_aborted = missed_, .lost = {}}; }
+  ExchangeStatistics counted() const override {
+    ExchangeStatistics counted;
+    counted.directed_aborted = missed_;
+    return counted;
+  }
   void state(StateVisitor& visitor) override { e_.state(visitor, "correction"); }
   void step() override;
 
