@@ -51,6 +51,7 @@ py::dict statistics_of(OptimizerBinding& binding) {
   py::dict all;
   all["rounds"] = s.rounds;
   all["skipped_rounds"] = s.skipped_rounds;
+  all["round"] = s.round;
   all["committed"] = s.committed;
   all["aborted"] = s.aborted;
   all["jumped"] = s.jumped;

@@ -14,6 +14,8 @@ namespace {
 // Renewals are operations after all others.
 constexpr std::uint64_t kRenewals = std::uint64_t{1} << 40;
 
+bool is_renewal(AverageId id) { return id.operation > kRenewals; }
+
 // A set of ranks as a bit map, to cross an edge.
 std::vector<std::byte> to_bits(const std::set<int>& ranks, int size) {
   std::vector<std::byte> bits((static_cast<std::size_t>(size) + 7) / 8);
@@ -158,7 +160,7 @@ void Averages::say_awaited(double waited) const {
 // By a renewal, which some worker has called before it has begun this operation.
 bool Averages::is_called_off() const {
   const auto [operation, part] = running_id_;
-  return part == 0 && operation > called_off_from_ && operation < kRenewals;
+  return part == 0 && operation > called_off_from_ && !is_renewal(running_id_);
 }
 
 void Averages::renewal_called(std::uint64_t operations) {
@@ -256,9 +258,10 @@ void Averages::received_share(int from, const Frame& frame, std::span<const std:
 void Averages::received_join(int from, const Frame& frame, bool intact) {
   if (frame.length != join_bytes()) return;
   if (!intact) return protocol_.trouble(from);
-  if (frame.round > protocol_.id().word()) {
+  const bool renews = is_renewal(AverageId::of(frame.round));
+  if (renews || frame.round > protocol_.id().word()) {
     // It has left the steps for an average: rounds that it has not started will not come before I
-    // am there too.
+    // am there too. After a renewal they never come.
     links_.mark_averaging(from, frame.round, frame.value);
     options_.stands_still(from, frame.value + 1);
   }
@@ -290,7 +293,7 @@ void Averages::send_quit(int to, AverageId id) {
 }
 
 void Averages::averaged(Bytes values, const std::set<int>& participants) {
-  links_.end_averages(protocol_.id().word());
+  if (!is_renewal(protocol_.id())) links_.end_averages(protocol_.id().word());
   for (const int rank : participants) away_.erase(rank), missed_.erase(rank);
   for (Sender& sender : senders_) sender.shares.clear();
   const std::lock_guard lock(monitor_.mutex);

@@ -88,10 +88,13 @@ struct LeftOut final : Error {
 };
 
 // The members of a new epoch tell each other their places. Collective, the first operation of the
-// new exchange. Returns the places of those that gave one, by rank.
-std::map<int, Place> tell_places(Exchange& exchange, int rank, int size, const std::optional<Place>& mine) {
+// new exchange. Returns the places of those that gave one, by rank. `rounds`, those of the run so
+// far, becomes the largest of any.
+std::map<int, Place> tell_places(Exchange& exchange, int rank, int size, const std::optional<Place>& mine,
+                                 std::uint64_t& rounds) {
   constexpr std::size_t kNumbers = 3;
-  std::vector<std::int64_t> all(kNumbers * static_cast<std::size_t>(size));
+  std::vector<std::int64_t> all(kNumbers * static_cast<std::size_t>(size) + 1);
+  all.back() = static_cast<std::int64_t>(rounds);
   const auto of = [&](int r) {
     return std::span(all).subspan(kNumbers * static_cast<std::size_t>(r), kNumbers);
   };
@@ -102,6 +105,7 @@ std::map<int, Place> tell_places(Exchange& exchange, int rank, int size, const s
     of(rank)[2] = static_cast<std::int64_t>(mine->operations);
   }
   if (exchange.maximum(all).empty()) throw LeftOut();
+  rounds = static_cast<std::uint64_t>(all.back());
   std::map<int, Place> places;
   for (int r = 0; r < size; ++r) {
     if (of(r)[0] > 0)
@@ -287,6 +291,7 @@ void Optimizer::leave_epoch() {
   settle(e.blocks);
   if (!e.scheme->is_attached()) return;
   e.before = counted();
+  e.rounds_before += e.exchange->round();
   e.before.lost.clear();  // only of the present epoch
   e.usual = e.scheme->usual();
   e.scheme->detach();
@@ -387,7 +392,7 @@ std::map<int, Place> Optimizer::meet(const Epoch& epoch, const std::optional<Pla
       std::this_thread::sleep_for(kAskStoreAgain);
     }
   }
-  return tell_places(*e.exchange, world.rank, world.size, mine);
+  return tell_places(*e.exchange, world.rank, world.size, mine, e.rounds_before);
 }
 
 // The members agree on the next epoch over the edges of this one, then connect anew.
@@ -409,6 +414,9 @@ void Optimizer::renew(bool between_steps) {
   for (const int seat : there) next.lives[seat] = e.epoch.lives.at(seat);
 
   const Place mine{e.steps, e.made, e.exchange->operations()};
+  // A neighbour that is a step ahead has mixed what this worker has not. In an average's scope, the
+  // parameters are not this worker's own.
+  if (e.averages == 0) e.scheme->drain();
   leave_epoch();
   const std::unique_ptr<Exchange> last = std::move(e.exchange);  // until all have the result
   membership.set_epoch(next);

@@ -81,6 +81,7 @@ struct Optimizer::Engine {
   std::uint64_t steps = 0;                      // see Optimizer::steps()
   int operations = 0;                           // scopes of Operation
   ExchangeStatistics before;                    // of the earlier exchanges
+  std::uint64_t rounds_before = 0;              // the same, as all members count: Statistics::round
   std::vector<UsualDistance> usual;             // of the last of them
   Clipping clipping;
   std::optional<LocalStep> local;

@@ -10,6 +10,7 @@
 //                                               one that has come already
 //                                               they agree on who is there, with the newcomers that
 //                                               are still there: the members of the next epoch
+//                                               mix what is in flight between them
 //   connects with all of them             <-->  connect anew, by a schedule for so many workers
 //   takes the place of one of them in the <--   say how many steps and operations they have made
 //   run: its next step is that one's

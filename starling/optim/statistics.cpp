@@ -24,6 +24,7 @@ Statistics Optimizer::statistics() const {
   const ExchangeStatistics edges = counted();
   Statistics all{.rounds = edges.rounds,
                  .skipped_rounds = edges.skipped_rounds,
+                 .round = engine_->rounds_before + (engine_->exchange ? engine_->exchange->round() : 0),
                  .committed = edges.committed,
                  .aborted = edges.aborted,
                  .jumped = edges.jumped,

@@ -11,6 +11,9 @@ namespace starling {
 struct Statistics {
   std::uint64_t rounds = 0;          // exchanges started; asynchronous: averagings of all blocks
   std::uint64_t skipped_rounds = 0;  // made by the others without this worker, which was behind
+  // The last round begun, as all workers count: those before this worker came count too. 0:
+  // asynchronous.
+  std::uint64_t round = 0;
   std::uint64_t committed = 0;       // blocks mixed, summed over edges
   std::uint64_t aborted = 0;         // blocks not mixed: a neighbour was late, gone or faulty
   std::uint64_t jumped = 0;          // of these, refused by this worker (Options::jump_guard)

@@ -109,7 +109,7 @@ void Logbook::write_line(double lr, const Statistics& now) {
                   .lr = lr,
                   .waiting_share = waiting_share,
                   .bytes_sent = now.bytes_sent,
-                  .round = now.rounds + now.skipped_rounds,
+                  .round = now.round,
                   .blocks_aborted = now.aborted,
                   .blocks_jumped = now.jumped,
                   .mixed = now.mixed,

@@ -43,7 +43,7 @@ struct StepRecord {
   double lr = 0;
   double waiting_share = 0;  // of the time, for neighbours
   std::uint64_t bytes_sent = 0;
-  std::uint64_t round = 0;           // of the exchange, also those that this worker has skipped
+  std::uint64_t round = 0;           // Statistics::round
   std::uint64_t blocks_aborted = 0;  // of this worker since the start
   std::uint64_t blocks_jumped = 0;   // of these, refused by it (Options::jump_guard)
   std::map<int, std::uint64_t> mixed{};

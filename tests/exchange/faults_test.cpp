@@ -177,6 +177,37 @@ TEST(Exchange, ACallToARenewalIsRepeatedOnReconnection) {
   EXPECT_TRUE(one->renewal_called());
 }
 
+// Worker 0 has mixed round 1 and begun round 2, which worker 1 never begins.
+TEST(Exchange, AfterARenewalBothEndsHaveMixedTheSameAndNobodyWaits) {
+  for (const bool ahead_comes_first : {true, false}) {
+    Flock flock(triangle());
+    flock[0].mix(0), flock[0].mix(1);
+    flock[2].mix(0), flock[2].mix(1);
+    for (const std::size_t i : {0, 2}) flock[i].write(0), flock[i].write(1);
+    const auto renew = [&](std::size_t i) {
+      return std::async(std::launch::async, [&flock, i] {
+        std::int64_t nothing = 0;
+        EXPECT_EQ(flock[i].exchange.renew({&nothing, 1}), (std::set{0, 1, 2}));
+        flock[i].end();
+      });
+    };
+    std::vector<std::future<void>> all;
+    for (const std::size_t i : ahead_comes_first ? std::array{0, 2, 1} : std::array{1, 2, 0}) {
+      all.push_back(renew(i));
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    for (auto& one : all) one.get();
+    std::array<std::map<int, std::uint64_t>, 3> mixed;
+    for (std::size_t i = 0; i < 3; ++i) {
+      mixed[i] = flock[i].exchange.statistics().mixed;
+      EXPECT_THAT(flock[i].said(), testing::IsEmpty());
+    }
+    EXPECT_EQ(mixed[0], (std::map<int, std::uint64_t>{{1, 2}, {2, 4}}));
+    EXPECT_EQ(mixed[1], (std::map<int, std::uint64_t>{{0, 2}, {2, 2}}));
+    EXPECT_EQ(mixed[2], (std::map<int, std::uint64_t>{{0, 4}, {1, 2}}));
+  }
+}
+
 TEST(Exchange, ADeathInTheMiddleOfAnAverageDoesNotHangIt) {
   Flock flock("base-2", 4);
   std::atomic<int> done = 0;

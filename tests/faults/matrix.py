@@ -11,7 +11,7 @@ A cell is red if one of these does not hold:
   named     messages name what failed, in lines of their own
   trains    the survivors train to the last step, and write the summary of all of them
   apart     a worker without an edge to the one that died loses no exchange
-  sum       under cta, without a change of members, two workers that stay have mixed as many blocks with each other: each at both
+  sum       under cta, two workers that stay have mixed as many blocks with each other: each at both
             ends or at none, so the sum of all parameters stays
   joins     the workers that were started again have joined, and no others; a newcomer's first
             loss is nearer to those of the others than to that of a new model
@@ -247,11 +247,9 @@ class Cell:
         self.require(lost == 0, f"apart: worker {across} has lost {lost} exchanges")
 
     def check_sum(self, records):
-        """Compares the last round that both have logged. Asynchronous workers have none in common. A
-        change of members drops what is in flight, which one end may have mixed already."""
+        """Compares the last round that both have logged. Asynchronous workers have none in common."""
         stay = set(records) - set(self.fault.expect.dead + self.fault.expect.joins)
-        changes = "--restart" in self.fault.arguments or ("STARLING_REJOIN", "1") in self.fault.variables
-        if self.scheme != "cta" or changes:
+        if self.scheme != "cta":
             return
         mixed = {rank: {record["round"]: {edge["rank"]: edge["blocks"] for edge in record["mixed"]}
                         for record in records[rank]} for rank in stay}

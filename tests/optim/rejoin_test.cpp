@@ -91,6 +91,62 @@ TEST_P(Rejoin, TheRunBeginsWithSomeAndTheOthersComeLater) {
   }
 }
 
+// A newcomer adds the values that it begins with to the sum of all parameters. A gradient moves the
+// sum by what its worker knows. So no exchange in flight is mixed at one end alone.
+TEST_P(Rejoin, AWorkerThatComesChangesTheSumOfAllParametersByItsOwnAlone) {
+  constexpr int kTimes = 8;
+  if (!mixes() || in_pairs() || info().traits.sums_gradients) return;
+  const bool both_ways =
+      info().traits.edges == EdgeKind::symmetric || info().traits.edges == EdgeKind::lasting;
+  // Its step adds a correction. A worker that goes on at a later step lacks that: diffusion.h.
+  const bool corrects = info().traits.exact && info().traits.edges == EdgeKind::lasting;
+  int exact = 0;
+  for (int time = 0; time < kTimes; ++time) {
+    std::atomic<std::uint64_t> last = ~std::uint64_t{0};  // step; unknown before all are there
+    std::array<Statistics, kMany> counts;
+    std::array<double, kMany> alone{};  // without the others
+    std::atomic<bool> has_skipped = false;
+    double mean = 0;
+    flock(kMany, [&](int i, World& world) {
+      world = seat_of(world);
+      world.initial_size = kMany - 1;
+      const auto me = static_cast<std::size_t>(i);
+      const Tensor x = parameter({7});
+      Optimizer optimizer({x}, SGD{.lr = 0.1}, without_momentum(), world);
+      alone[me] = x[0].item<double>();
+      if (i == kMany - 1) last = optimizer.steps() + 12;
+      while (optimizer.steps() < last) {
+        const std::uint64_t step = optimizer.steps();
+        const double g = centre(i, static_cast<int>(step));
+        x.mutable_grad() = at::full({7}, g);
+        optimizer.step();
+        alone[me] -= 0.1 * g;
+        if (optimizer.steps() != step + 1) has_skipped = true;
+      }
+      nobody_leaves_yet(optimizer);
+      counts[me] = optimizer.statistics();
+      const Consensus consensus(optimizer);
+      EXPECT_EQ(consensus.workers(), kMany);
+      mean = x[0].item<double>();
+    });
+    bool drifts = corrects && has_skipped;
+    for (std::size_t i = 0; i < kMany; ++i) {
+      drifts = drifts || counts[i].directed_aborted > 0;
+      EXPECT_EQ(counts[i].round, counts[0].round);
+      for (std::size_t j = 0; j < i && both_ways; ++j)
+        EXPECT_EQ(counts[i].mixed[static_cast<int>(j)], counts[j].mixed[static_cast<int>(i)])
+            << i << " " << j;
+    }
+    // A push moves weights too, which begin anew with the members.
+    if (drifts || info().traits.contents.exchanged == Exchanged::pushes) continue;
+    ++exact;
+    EXPECT_NEAR(kMany * mean, std::accumulate(alone.begin(), alone.end(), 0.0), 1e-4);
+  }
+  if (both_ways && !corrects) {
+    EXPECT_EQ(exact, kTimes);
+  }
+}
+
 // Values that one worker's parameters get in mid-run.
 struct Corrupt {
   double to;  // they become

@@ -52,25 +52,36 @@ class Ceca2p final : public Scheme {
   }
 
   void restart() override { d_.zero(); }
+  void drain() override {
+    for (Block& block : blocks_) mix(block, arrived(block, exchange().round()).of_s, {});
+  }
   void state(StateVisitor& visitor) override { d_.state(visitor, "apart"); }
 
  private:
+  struct Arrived {
+    std::vector<Arrival> of_s, of_d;  // the same, with the weights for s and for d
+  };
+  Arrived arrived(const Block& block, std::uint64_t now);
   void combine_then_adapt(Block& block, std::uint64_t now, std::optional<float> scale);
 
   std::vector<CecaRound> rounds_;
   Vectors d_;
 };
 
-void Ceca2p::combine_then_adapt(Block& block, std::uint64_t now, std::optional<float> scale) {
+Ceca2p::Arrived Ceca2p::arrived(const Block& block, std::uint64_t now) {
   std::vector<Arrival> of_s = uploaded(block, finish(exchange(), block)), of_d = of_s;
-  const Outgoing outgoing = exchange().outgoing(block.index);
-
   for (std::size_t k = 0; k < of_s.size(); ++k) {
     // in this round: 1/2, w - 1/2
     const CecaShares shares = late_shares(rounds_, of_s[k].round, now);
     of_s[k].weight = static_cast<float>(shares.s);
     of_d[k].weight = static_cast<float>(shares.d);
   }
+  return {std::move(of_s), std::move(of_d)};
+}
+
+void Ceca2p::combine_then_adapt(Block& block, std::uint64_t now, std::optional<float> scale) {
+  auto [of_s, of_d] = arrived(block, now);
+  const Outgoing outgoing = exchange().outgoing(block.index);
   d_.of(block).mul_(1 - rounds_[(now - 1) % rounds_.size()].w());
   d_.mix(block, of_d);
 

@@ -47,6 +47,13 @@ class DsgdAc final : public AheadScheme {
     for (Block& block : blocks_) update_and_send(block, damped(block), scale);
   }
 
+  void drain() override {
+    for (Block& block : blocks_) {
+      set_factor(block);
+      mix(block, damped(block), {});
+    }
+  }
+
   void state(StateVisitor& visitor) override {
     AheadScheme::state(visitor);
     std::vector<double> largest;

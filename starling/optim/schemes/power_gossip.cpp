@@ -46,6 +46,9 @@ class PowerGossip final : public Scheme {
   }
   void restart() override { products_.restart(); }
   void take_mean() override {}
+  void drain() override {
+    for (Block& block : blocks_) mix(block, products_.arrived(block), {});
+  }
   void state(StateVisitor& visitor) override { products_.state(visitor); }
 
   void step() override {

@@ -53,6 +53,10 @@ class PushSum final : public PushScheme {
     if (!keeps_sent()) return;
     for (Block& block : blocks_) sent_.copy(block);
   }
+  void drain() override {
+    if (staleness_ == 0) return;
+    for (Block& block : blocks_) mix(block, absorb(block), {});
+  }
   void step() override;
   void state(StateVisitor& visitor) override;
 

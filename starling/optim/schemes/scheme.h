@@ -24,6 +24,7 @@
 #include "starling/optim/local_step.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/pass.h"
+#include "starling/optim/schemes/advice.h"
 #include "starling/optim/schemes/options.h"
 #include "starling/transport/c10d/collectives.h"
 
@@ -94,6 +95,9 @@ class Scheme {
   // Instead, if the parameters have become all workers' mean (Options::mean_every): the state goes
   // on, but for what was relative to the parameters before.
   virtual void take_mean() { restart(); }
+  // Mixes what is in flight, without a step, so that both ends have mixed it. All workers of the
+  // connection stand still, and it ends after this.
+  virtual void drain() {}
   virtual void step() = 0;
   virtual void state(StateVisitor&) {}
 
@@ -193,27 +197,6 @@ struct SchemeTraits {
   int kept_per_neighbour = 0;  // the same, for each neighbour
   int kept_if_local = 0;       // the same, with Options::every above 1
 };
-
-struct Evidence {
-  std::string_view what;
-  std::string_view where;  // DOCUMENT.md#SECTION; or a study (.toml), whose result is not committed yet
-};
-inline constexpr Evidence kSkewStudy{"skewed classes", "recipes/studies/skew.toml"};
-inline constexpr Evidence kSlowLinkStudy{"loss against bytes, behind all-reduce in 600 steps",
-                                         "docs/studies/slow-links.md#slow-links-loss-against-bytes"};
-
-// Advice to users who have to choose (train/choose_scheme.h).
-struct SchemeAdvice {
-  std::string_view good_for{};       // completes "good for"
-  std::string_view rule{};           // the rule that it is meant for; empty: any
-  std::string_view topology{};       // that suits it; empty: the planner chooses
-  std::string_view when_one_dies{};  // empty: the others go on, with its weight on themselves
-  bool bears_skew = false;  // skewed data harm less than with the plain scheme, though it is not exact
-  std::array<Evidence, 4> evidence{};  // those without a text are no evidence
-};
-// SchemeAdvice::when_one_dies, if what a worker tracks or corrects leaves with it.
-inline constexpr std::string_view kLeavesItsPart =
-    "the others then end beside the optimum, until a checkpoint is loaded";
 
 struct SchemeInfo {
   std::string_view name;     // as users write it

@@ -45,6 +45,9 @@ class StreamingDiloco final : public AheadScheme {
     for (Block& block : blocks_) merge(block);
     for (Block& block : blocks_) mix_and_send(block);
   }
+  void drain() override {
+    for (Block& block : blocks_) merge(block);
+  }
   void state(StateVisitor& visitor) override {
     AheadScheme::state(visitor);
     outer_.state(visitor);
