@@ -12,8 +12,8 @@
 // A worker that misses rounds adds no e for them, as it takes no gradient for them. Both cancel at
 // the optimum, so it stays there, and the others stay too: the sum of their e is that of their
 // gradients' steps. Until then the sum of all x lacks this worker's e for each missed round. The
-// missed blocks are counted as ExchangeStatistics::directed_aborted. If the members change, a worker
-// that goes on at a later step lacks its e in the same way. Then all begin with e = 0.
+// missed blocks are counted as ExchangeStatistics::directed_aborted. If the members change, a
+// worker that goes on at a later step lacks its e in the same way. Then all begin with e = 0.
 //
 // The papers write phi with the last psi(t) = x(t) - lr u(t) as phi(t+1) = psi(t+1) + x(t+1) -
 // psi(t). It is the same, since e(t+1) = x(t+1) - psi(t).
