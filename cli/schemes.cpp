@@ -143,6 +143,11 @@ void print_one(const SchemeInfo& info) {
   row("GPU", traits.on_host ? "yes: its exchange is computed on the host" : "yes");
   row("skewed data", traits.exact ? "exact with a constant learning rate"
                                   : "off by a distance that falls with the learning rate");
+  row("a death", info.advice.when_one_dies.empty() ? "the others go on, with its weight on themselves"
+                                                   : std::string(info.advice.when_one_dies));
+  row("a join", traits.path == Path::gradients ? "not possible"
+                : traits.at_a_join.empty()     ? "all go on: it has no state of its own"
+                                               : std::string(traits.at_a_join));
   row("hierarchy", info.make_in_nodes != nullptr ? "yes" : "no");
   for (const SchemeOption& option : info.options) {
     fmt::print("\n  {}: {}", option.name, type_of(option));

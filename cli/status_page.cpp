@@ -19,7 +19,8 @@ constexpr const char* kStatusScript = R"(
 const known = x => x !== null;
 const number = (x, digits) => known(x) ? x.toFixed(digits) : '-';
 const columns = [['worker', w => w.rank], ['host', w => w.host], ['process', w => w.process],
-  ['late', w => w.late ? 'late' : ''], ['restarts', w => w.restarts], ['step', w => w.step],
+  ['late', w => w.late ? 'late' : ''], ['restarts', w => w.restarts], ['joins', w => w.joins],
+  ['step', w => w.step], ['round', w => w.round],
   ['epoch', w => number(w.epoch, 2)], ['loss', w => number(w.loss, 4)],
   ['steps/s', w => number(w.steps_per_second, 2)],
   ['waiting', w => known(w.waiting_share) ? number(100 * w.waiting_share, 0) + ' %' : '-'],
@@ -34,6 +35,7 @@ function figures(run) {
   const test = run.test;
   return [['run', run.state], ['scheme', run.scheme ? `${run.scheme} over ${run.topology}` : '-'],
     ['step', run.step], ['epoch', number(run.epoch, 2)], ['steps per second', number(run.steps_per_second, 2)],
+    ['round', run.round], ['membership', run.membership],
     ['late', run.workers.filter(w => w.late).map(w =>
       `worker ${w.rank} on ${w.host}: ${w.phase.name} of step ${w.phase.step}`).join(', ') || 'nobody'],
     ...(test ? [['last test', `${test.score_name} ${number(test.score, 4)}, loss ${number(test.loss, 4)}, after step ${test.step}`],

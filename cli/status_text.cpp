@@ -48,6 +48,7 @@ constexpr std::array kWorkerColumns{
                    return w.phases ? fmt::format("{}", w.phases->owner.restarts) : std::string("-");
                  }},
     WorkerColumn{"step", 3, [](const WorkerStatus& w, double) { return or_dash(w.step, "{}"); }},
+    WorkerColumn{"joins", 11, [](const WorkerStatus& w, double) { return or_dash(w.joins, "{}"); }},
     WorkerColumn{"epoch", 8, [](const WorkerStatus& w, double) { return or_dash(w.epoch, "{:.2f}"); }},
     WorkerColumn{"loss", 6, [](const WorkerStatus& w, double) { return or_dash(w.loss, "{:.4f}"); }},
     WorkerColumn{"steps/s", 5,
@@ -146,6 +147,14 @@ void add_workers(const RunStatus& run, Exposition& to) {
   add("worker_sent_bytes_total", "counter", "Bytes sent.", figure(&WorkerStatus::bytes_sent));
   add("worker_aborted_blocks_total", "counter", "Exchanges of a block that were lost.",
       figure(&WorkerStatus::blocks_aborted));
+  add("worker_jumped_blocks_total", "counter",
+      "Those that this worker has refused, as their values had jumped.",
+      figure(&WorkerStatus::blocks_jumped));
+  add("worker_round", "gauge", "The last round that the worker has begun.", figure(&WorkerStatus::round));
+  add("worker_membership_epoch", "gauge", "Number of the members' epoch that the worker is in.",
+      figure(&WorkerStatus::membership));
+  add("worker_joins_total", "counter", "How often the worker came into the run with another one's state.",
+      figure(&WorkerStatus::joins));
   add("worker_gossip_rate", "gauge", "Averagings per gradient.", figure(&WorkerStatus::rate));
   add("worker_gossip_distance", "gauge", "RMS distance from the neighbours.",
       figure(&WorkerStatus::distance));
@@ -172,8 +181,11 @@ std::string status_head(const RunStatus& run) {
   text += fmt::format(", {} worker{}, in {}\n", run.workers.size(), run.workers.size() == 1 ? "" : "s",
                       printable(run.folder));
   if (run.step) {
-    text += fmt::format("progress   step {}, epoch {}, {} steps/s\n", *run.step, or_dash(run.epoch, "{:.2f}"),
+    text += fmt::format("progress   step {}, epoch {}, {} steps/s", *run.step, or_dash(run.epoch, "{:.2f}"),
                         or_dash(per_second(run.step_seconds), "{:.3g}"));
+    if (run.round) text += fmt::format(", round {}", *run.round);
+    if (run.membership.value_or(0) > 0) text += fmt::format(", membership {}", *run.membership);
+    text += "\n";
   }
   if (run.test) {
     text += fmt::format("last test  {} {}, loss {}, consensus distance {}, after step {}\n",
@@ -210,6 +222,10 @@ Json status_json(const RunStatus& run) {
                 {"waiting_share", or_null(w.waiting_share)},
                 {"bytes_sent", or_null(w.bytes_sent)},
                 {"blocks_aborted", or_null(w.blocks_aborted)},
+                {"blocks_jumped", or_null(w.blocks_jumped)},
+                {"round", or_null(w.round)},
+                {"membership", or_null(w.membership)},
+                {"joins", or_null(w.joins)},
                 {"rate", or_null(w.rate)},
                 {"distance", or_null(w.distance)},
                 {"late", w.late},
@@ -232,6 +248,8 @@ Json status_json(const RunStatus& run) {
           {"scheme", run.scheme},
           {"topology", run.topology},
           {"step", or_null(run.step)},
+          {"round", or_null(run.round)},
+          {"membership", or_null(run.membership)},
           {"epoch", or_null(run.epoch)},
           {"seconds", or_null(run.seconds)},
           {"steps_per_second", or_null(per_second(run.step_seconds))},

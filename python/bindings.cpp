@@ -52,6 +52,8 @@ py::dict statistics_of(OptimizerBinding& binding) {
   all["rounds"] = s.rounds;
   all["skipped_rounds"] = s.skipped_rounds;
   all["round"] = s.round;
+  all["membership"] = s.membership;
+  all["joins"] = s.joins;
   all["committed"] = s.committed;
   all["aborted"] = s.aborted;
   all["jumped"] = s.jumped;

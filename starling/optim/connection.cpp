@@ -476,6 +476,7 @@ void Optimizer::join() {
   e.set_grids({});
   e.scheme->begin();
   membership.set_epoch(*epoch);
+  ++e.joins;
   e.world.log(Level::warning,
               fmt::format("this worker has joined the run after step {}, with the state of worker {}",
                           e.steps, membership.donor()));

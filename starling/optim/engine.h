@@ -78,6 +78,7 @@ struct Optimizer::Engine {
   int spoiled = 0;                              // how often the parameters were not sound of late
   std::uint64_t sound_since = 0;                // the step in which it came back the last time
   bool joined = false;                          // Optimizer::joined()
+  std::uint64_t joins = 0;                      // Statistics::joins
   std::uint64_t steps = 0;                      // see Optimizer::steps()
   int operations = 0;                           // scopes of Operation
   ExchangeStatistics before;                    // of the earlier exchanges

@@ -36,6 +36,8 @@ Statistics Optimizer::statistics() const {
                  .seconds_waiting = edges.seconds_waiting,
                  .skipped = engine_->clipping.skipped(),
                  .lost = {edges.lost.begin(), edges.lost.end()},
+                 .membership = engine_->membership ? engine_->epoch.number : 0,
+                 .joins = engine_->joins,
                  .mixed = edges.mixed};
   const std::optional<GossipStatistics> of_pairs = engine_->scheme->gossip();
   if (!of_pairs) return all;

@@ -27,6 +27,10 @@ struct Statistics {
   double seconds_waiting = 0;  // in step(), for neighbours; all-reduce: in backward()
   std::uint64_t skipped = 0;   // steps whose gradient was not finite (skip_not_finite)
   std::vector<int> lost;       // workers that are gone
+  // With World::rejoin, the number of the members' present epoch. How often this worker has come
+  // into the run with another worker's state: started again, left out, or not sound.
+  std::uint64_t membership = 0;
+  std::uint64_t joins = 0;
   // Blocks taken from each neighbour, outside of groups that take their mean. Both ends of an edge
   // in both directions count the same up to a round: each mixes the other's block, or none does.
   std::map<int, std::uint64_t> mixed{};

@@ -110,6 +110,8 @@ void Logbook::write_line(double lr, const Statistics& now) {
                   .waiting_share = waiting_share,
                   .bytes_sent = now.bytes_sent,
                   .round = now.round,
+                  .membership = now.membership,
+                  .joins = now.joins,
                   .blocks_aborted = now.aborted,
                   .blocks_jumped = now.jumped,
                   .mixed = now.mixed,

@@ -142,6 +142,8 @@ void Metrics::write(const StepRecord& r) {
             {"waiting_share", r.waiting_share},
             {"bytes_sent", r.bytes_sent},
             {"round", r.round},
+            {"membership", r.membership},
+            {"joins", r.joins},
             {"blocks_aborted", r.blocks_aborted},
             {"mixed", Json::array()},
             {"blocks_jumped", r.blocks_jumped}};

@@ -43,7 +43,9 @@ struct StepRecord {
   double lr = 0;
   double waiting_share = 0;  // of the time, for neighbours
   std::uint64_t bytes_sent = 0;
-  std::uint64_t round = 0;           // Statistics::round
+  std::uint64_t round = 0;  // this and the next two as in Statistics
+  std::uint64_t membership = 0;
+  std::uint64_t joins = 0;
   std::uint64_t blocks_aborted = 0;  // of this worker since the start
   std::uint64_t blocks_jumped = 0;   // of these, refused by it (Options::jump_guard)
   std::map<int, std::uint64_t> mixed{};

@@ -124,6 +124,8 @@ class StatusReading {
     read_recipe();
     each_of_tail(inside("tests.jsonl"), [&](const Node& line) { add_test(line); });
     run_.step = median_of(run_.workers, &WorkerStatus::step);
+    run_.round = median_of(run_.workers, &WorkerStatus::round);
+    for (const WorkerStatus& w : run_.workers) run_.membership = std::max(run_.membership, w.membership);
     run_.epoch = median_of(run_.workers, &WorkerStatus::epoch);
     run_.seconds = median_of(run_.workers, &WorkerStatus::seconds);
     run_.step_seconds = median_of(run_.workers, &WorkerStatus::step_seconds);
@@ -182,6 +184,10 @@ class StatusReading {
     w.waiting_share = number_at(line, "waiting_share");
     w.bytes_sent = whole_at(line, "bytes_sent", 0, 9e18);
     w.blocks_aborted = whole_at(line, "blocks_aborted", 0, 9e18);
+    w.blocks_jumped = whole_at(line, "blocks_jumped", 0, 9e18);
+    w.round = whole_at(line, "round", 0, 9e18);
+    w.membership = whole_at(line, "membership", 0, 9e18);
+    w.joins = whole_at(line, "joins", 0, 9e18);
     w.rate = number_at(line, "rate");
     w.distance = number_at(line, "distance");
     w.step_seconds.reset();

@@ -22,7 +22,8 @@ struct WorkerStatus {
   // From its file of phases; nothing if there is none.
   std::optional<WorkerPhases> phases{};
   // From the end of metrics.jsonl.
-  std::optional<std::int64_t> step{}, bytes_sent{}, blocks_aborted{};
+  std::optional<std::int64_t> step{}, bytes_sent{}, blocks_aborted{}, blocks_jumped{};
+  std::optional<std::int64_t> round{}, membership{}, joins{};  // Statistics
   std::optional<double> epoch{}, seconds{}, loss{}, waiting_share{};
   std::optional<double> rate{}, distance{};  // asynchronous schemes: Statistics
   std::optional<double> step_seconds{};      // mean of its latest lines
@@ -43,7 +44,8 @@ struct RunStatus {
   State state = State::unknown;
   std::string scheme, topology;                        // empty: not known
   std::vector<WorkerStatus> workers;                   // by rank
-  std::optional<std::int64_t> step;                    // median of the workers
+  std::optional<std::int64_t> step, round;             // median of the workers
+  std::optional<std::int64_t> membership;              // the largest of any
   std::optional<double> epoch, seconds, step_seconds;  // median of the workers
 
   // The latest test of the average model.

@@ -24,7 +24,8 @@ class Schemes(CommandTest):
         self.assertEqual(next(iter(described)), "cta")
         for name, text in described.items():
             self.assertTrue(text.startswith(f"{name}\n"))
-            for row in ("exchange", "edges", "wires", "one_in", "sends", "optimizer", "GPU", "hierarchy"):
+            for row in ("exchange", "edges", "wires", "one_in", "sends", "optimizer", "GPU", "hierarchy", "a death",
+                        "a join"):
                 self.assertRegex(text, rf"\n  {row} +\S")
         self.assertIn("gamma: number, at least 0 and at most 1, default 0\n", described["choco"])
         self.assertIn("trigger: number, at least 0, default 0\n", described["choco"])

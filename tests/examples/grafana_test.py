@@ -8,7 +8,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BOARD = json.loads((ROOT / "examples/grafana/starling.json").read_text())
 # Metrics of which a dashboard has no need.
-UNUSED = {"test_step", "worker_epoch"}
+UNUSED = {"test_step", "worker_epoch", "worker_round"}
 
 
 def emitted():

@@ -161,6 +161,8 @@ TEST_P(SchemeContract, NamesItsStateAndHowItBegins) {
     train({p}, optimizer, i, 0, 2);
     nobody_leaves_yet(optimizer);
     const OptimizerState state = optimizer.state();
+    const bool takes_newcomers = info().traits.path != Path::gradients;
+    EXPECT_EQ(info().traits.at_a_join.empty(), !takes_newcomers || state.of_scheme.empty());
     std::size_t known = 4;  // model.0.0, options.0, steps, rng
     for (const SchemeState& field : state.of_scheme) {
       const std::string name = field.numbers ? field.name : field.name + ".0.0";

@@ -19,8 +19,9 @@ from learning import loss_of, model, rank, train
 import starling
 from starling import watch
 
-COUNTS = {"rounds", "skipped_rounds", "round", "committed", "aborted", "jumped", "late", "bytes_sent", "bytes_in_place",
-          "payload_sent", "directed_aborted", "seconds_waiting", "skipped", "lost", "waiting_share"}  # fmt: skip
+COUNTS = {"rounds", "skipped_rounds", "round", "membership", "joins", "committed", "aborted", "jumped", "late", "bytes_sent",
+          "bytes_in_place", "payload_sent", "directed_aborted", "seconds_waiting", "skipped", "lost",
+          "waiting_share"}  # fmt: skip
 OF_PAIRS = {"rate", "distance", "gradients_of_all", "questions/asked", "questions/refused", "questions/unanswered",
             "questions/dropped", "edge/{}/averaged", "edge/{}/gap", "edge/{}/longest_gap", "edge/{}/distance"}  # fmt: skip
 

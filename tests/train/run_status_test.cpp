@@ -84,7 +84,11 @@ class RunStatusTest : public testing::Test {
                      .loss = 1.0 / step,
                      .waiting_share = 0.25,
                      .bytes_sent = static_cast<std::uint64_t>(step) * 100,
-                     .blocks_aborted = 7});
+                     .round = static_cast<std::uint64_t>(step) + 1,
+                     .membership = 3,
+                     .joins = static_cast<std::uint64_t>(rank),
+                     .blocks_aborted = 7,
+                     .blocks_jumped = 2});
   }
   // So many seconds after the first of the workers came to its phase.
   RunStatus read(double later = 0) const {
@@ -135,6 +139,11 @@ TEST_F(RunStatusTest, ReadsWhatTrainWrites) {
   EXPECT_THAT(first.waiting_share, Optional(0.25));
   EXPECT_THAT(first.bytes_sent, Optional(3000));
   EXPECT_THAT(first.blocks_aborted, Optional(7));
+  EXPECT_THAT(first.blocks_jumped, Optional(2));
+  EXPECT_THAT(first.joins, Optional(0));
+  EXPECT_THAT(run.workers[1].joins, Optional(1));
+  EXPECT_THAT(run.round, Optional(21));
+  EXPECT_THAT(run.membership, Optional(3));
   EXPECT_THAT(first.step_seconds, Optional(testing::DoubleNear(0.5, 1e-9)));
   EXPECT_THAT(run.workers[1].step_seconds, Optional(testing::DoubleNear(1, 1e-9)));
   EXPECT_EQ(run.workers[1].phase()->name, "exchange");

@@ -106,7 +106,8 @@ class Status(Run):
         self.assertIn({"rank": "1", "host": socket.gethostname(), "phase": "forward"},
                       [dict(labels) for name, labels in samples if name == "starling_worker_phase_seconds"])
         self.assertEqual(samples["starling_run_workers", frozenset()], WORKERS)
-        for name in ("step", "epoch", "loss", "steps_per_second", "waiting_ratio", "sent_bytes_total", "restarts"):
+        for name in ("step", "epoch", "loss", "steps_per_second", "waiting_ratio", "sent_bytes_total", "restarts", "round",
+                     "membership_epoch", "joins_total", "jumped_blocks_total"):
             self.assertEqual(sorted(ranks[f"starling_worker_{name}"]), [0, 1, 2])
 
     def test_a_straggler_is_named_with_its_phase_while_it_sleeps(self):

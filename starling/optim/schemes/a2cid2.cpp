@@ -58,6 +58,7 @@ constexpr SchemeOption kOptions[] = {
 constexpr SchemeTraits traits() {
   SchemeTraits all = pair_traits();
   all.kept = 3;
+  all.at_a_join = "x~ begins anew, at x";
   return all;
 }
 

@@ -101,6 +101,7 @@ constexpr SchemeTraits traits() {
   all.refused_wires = kRefused;
   all.exact = all.sums_gradients = true;
   all.kept = 4;
+  all.at_a_join = "the tracked gradients begin anew";
   return all;
 }
 

@@ -27,6 +27,7 @@ class AsyncPushSum final : public PairScheme {
 
 constexpr SchemeTraits traits() {
   SchemeTraits all = pair_traits(EdgeKind::directed);
+  all.at_a_join = "the weights begin anew, at 1";
   all.refused_wires = kNoModularPushes;
   return all;
 }

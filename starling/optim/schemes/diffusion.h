@@ -62,6 +62,7 @@ inline constexpr SchemeTraits kDiffusionTraits{
     .refused_wires = kTooCoarse,
     .all_values = "its correction is added in every step, so every value must be mixed in every step",
     .exact = true,
-    .kept = 1};
+    .kept = 1,
+    .at_a_join = "the corrections begin anew, at 0"};
 
 }  // namespace starling

@@ -23,6 +23,7 @@ class MomentumTracking final : public Tracking {
 constexpr SchemeOption kOptions[] = {kBeta};
 constexpr SchemeTraits traits() {
   SchemeTraits all = kTrackingTraits;
+  all.at_a_join = "momentum and the tracked gradients begin anew";
   all.all_values = kMomentumOfAllValues;
   return all;
 }

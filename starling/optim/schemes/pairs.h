@@ -102,7 +102,11 @@ inline constexpr SchemeOption kPairOptions[] = {kRate, kClock};
 
 // The traits of all schemes in pairs.
 constexpr SchemeTraits pair_traits(EdgeKind edges = EdgeKind::symmetric) {
-  return {.path = Path::pairs, .edges = edges, .all_values = "an averaging is of all values", .kept = 2};
+  return {.path = Path::pairs,
+          .edges = edges,
+          .all_values = "an averaging is of all values",
+          .kept = 2,
+          .at_a_join = "its clock goes on"};
 }
 
 // Throw UsageError if the schedule's graph does not suit the scheme.

@@ -94,6 +94,7 @@ constexpr SchemeTraits traits() {
   all.refused_wires = kRefused;
   all.exact = all.sums_gradients = true;
   all.kept = 2;
+  all.at_a_join = "the weights begin anew, at 1, and so do the tracked gradients";
   return all;
 }
 

@@ -67,7 +67,8 @@ constexpr SchemeTraits push_traits(std::size_t vectors = 1) {
           .contents = {.exchanged = Exchanged::pushes, .vectors = vectors, .tail = kWeightValues},
           .refused_wires = kNoModularPushes,
           .all_values = "a push is of all values of a block",
-          .agrees = Agrees::as_topology};
+          .agrees = Agrees::as_topology,
+          .at_a_join = "the weights begin anew, at 1"};
 }
 
 // Throws UsageError unless every worker keeps a share of itself: its push may be lost to it, and so

@@ -196,6 +196,9 @@ struct SchemeTraits {
   int kept = 0;                // floats per parameter beside it, its gradient and the wire blocks
   int kept_per_neighbour = 0;  // the same, for each neighbour
   int kept_if_local = 0;       // the same, with Options::every above 1
+  // When a worker joins, what becomes of the scheme's own state on all workers; empty: it has none.
+  // Path::gradients takes no newcomers.
+  std::string_view at_a_join{};
 };
 
 struct SchemeInfo {

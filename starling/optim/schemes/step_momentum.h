@@ -52,6 +52,7 @@ inline constexpr SchemeOption kBeta2{
 };
 inline constexpr std::string_view kMomentumOfAllValues =
     "its momentum is of values that are mixed in every step";
+inline constexpr std::string_view kMomentumAtAJoin = "its momentum begins anew, at 0";
 inline constexpr std::string_view kDividesByLr = "its momentum is divided by the rule's learning rate";
 
 }  // namespace starling

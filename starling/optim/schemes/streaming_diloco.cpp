@@ -104,7 +104,11 @@ extern constinit const SchemeInfo scheme_streaming_diloco{
         "Streaming DiLoCo: one fragment after the other is merged and takes an outer step, beside "
         "local steps",
     .paper = "arXiv 2501.18512",
-    .traits = {.path = Path::ahead, .local_steps = true, .outer_options = 2, .kept = 3},
+    .traits = {.path = Path::ahead,
+               .local_steps = true,
+               .outer_options = 2,
+               .kept = 3,
+               .at_a_join = "the outer momentum begins anew, at 0"},
     .advice = {.good_for = "links a hundred times too slow: the bytes of DiLoCo, evenly over time",
                .topology = "complete",
                .evidence = {{{"torchft's beside it", "docs/results/measurements.md#peers"}, kSlowLinkStudy}}},

@@ -62,6 +62,7 @@ inline constexpr SchemeTraits kTrackingTraits{.contents = {.vectors = 2},
                                               .exact = true,
                                               .sums_gradients = true,
                                               .agrees = Agrees::as_topology,
-                                              .kept = 2};
+                                              .kept = 2,
+                                              .at_a_join = "the tracked gradients begin anew"};
 
 }  // namespace starling

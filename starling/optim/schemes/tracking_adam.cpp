@@ -107,6 +107,7 @@ constexpr SchemeTraits traits() {
   SchemeTraits all = kTrackingTraits;
   all.exact = false;
   all.kept = 4;
+  all.at_a_join = "both moments and the tracked gradients begin anew";
   return all;
 }
 
