@@ -16,12 +16,11 @@
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
 #include "starling/core/process.h"
+#include "starling/train/launch.h"
 
 namespace starling::cli {
 
 namespace {
-
-constexpr auto kGraceOfJobs = std::chrono::seconds(3);  // between SIGTERM and SIGKILL
 
 // In the child, which may call async-signal-safe functions alone.
 [[noreturn]] void become_job(char* const* arguments, int log, int nothing, pid_t parent) {
@@ -84,6 +83,8 @@ class RunningJobs {
 
 int run_jobs(const std::vector<Job>& jobs, int at_once, const std::function<void(std::size_t)>& started,
              const std::function<void(std::size_t, int)>& ended) {
+  // A job that is a launcher gives its workers a second less.
+  const auto to_kill = grace_from_environment() + std::chrono::seconds(2);
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, signal);
@@ -105,14 +106,14 @@ int run_jobs(const std::vector<Job>& jobs, int at_once, const std::function<void
     if (ending == 0 && (signal == SIGINT || signal == SIGTERM)) {
       ending = signal;
       running.send(SIGTERM);
-      deadline = Clock::now() + kGraceOfJobs;
+      deadline = Clock::now() + to_kill;
     }
     running.collect([&](std::size_t job, int code) {
       if (ending == 0) ended(job, code);
     });
     if (deadline && Clock::now() >= *deadline) {
       running.send(SIGKILL);
-      *deadline += kGraceOfJobs;
+      *deadline += to_kill;
     }
   }
 }

@@ -19,6 +19,7 @@
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/process.h"
+#include "starling/core/text.h"
 #include "starling/transport/c10d/launcher.h"
 #include "starling/world/token.h"
 
@@ -26,8 +27,7 @@ namespace starling {
 
 namespace {
 
-constexpr auto kGrace = std::chrono::seconds(3);  // between SIGTERM and SIGKILL
-constexpr unsigned kAlarm = 2;                    // seconds for an interrupted worker to end
+constexpr const char* kGrace = "STARLING_GRACE";
 constexpr const char* kParent = "STARLING_LAUNCHER_PID";
 constexpr const char* kRestarts = "STARLING_RESTARTS";
 
@@ -254,18 +254,33 @@ std::optional<Duration> time_to(std::optional<Time> time) {
 }
 
 std::atomic<int> noted{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<unsigned> seconds_to_end{0};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<unsigned>::is_always_lock_free);
 
 void on_interruption(int signal) {
   int none = 0;
-  if (noted.compare_exchange_strong(none, signal)) alarm(kAlarm);
+  if (noted.compare_exchange_strong(none, signal)) alarm(seconds_to_end);
 }
 void on_alarm(int) { _exit(128 + noted.load()); }
 
 }  // namespace
 
+std::chrono::seconds grace_from_environment() {
+  constexpr int kUsual = 2, kMost = 3600;
+  const char* const value = std::getenv(kGrace);
+  if (value == nullptr || *value == '\0') return std::chrono::seconds(kUsual);
+  const std::optional<int> grace = parse_number<int>(value);
+  if (!grace || *grace < 1 || *grace > kMost)
+    throw UsageError(
+        fmt::format("environment: {}='{}' is not allowed: a whole number from 1 to {}, the seconds "
+                    "that a worker has for its step when it is told to end",
+                    kGrace, value, kMost));
+  return std::chrono::seconds(*grace);
+}
+
 int launch_workers(int count, const std::vector<std::string>& arguments,
                    const std::function<void(const std::string&)>& say, const LaunchOptions& options) {
+  const auto to_kill = grace_from_environment() + std::chrono::seconds(1);  // from SIGTERM to SIGKILL
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, signal);
@@ -300,20 +315,21 @@ int launch_workers(int count, const std::vector<std::string>& arguments,
     if (ending == 0 && (signal == SIGINT || signal == SIGTERM)) {
       say(fmt::format("signal {}: ending the workers", signal));
       ending = signal;
-      deadline = Clock::now() + kGrace;
+      deadline = Clock::now() + to_kill;
       workers.send(SIGTERM);
     }
     workers.collect(ending != 0);
     if (ending == 0) workers.start_due();
     if (deadline && Clock::now() >= *deadline) {
       workers.send(SIGKILL);
-      *deadline += kGrace;
+      *deadline += to_kill;
     }
   }
   return ending != 0 ? 128 + ending : workers.exit_code();
 }
 
 void note_interruptions() {
+  seconds_to_end = static_cast<unsigned>(grace_from_environment().count());
   struct sigaction action{};
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;

@@ -47,8 +47,8 @@ struct LaunchOptions {
 //
 //   0         the workers that were left at the end have finished
 //   1, 2      a worker failed and was not started again, or none is left
-//   130, 143  this process received SIGINT or SIGTERM: then all workers get SIGTERM, and SIGKILL 3
-//             seconds later. Or one worker after the other received such a signal
+//   130, 143  this process received SIGINT or SIGTERM: then all workers get SIGTERM, and SIGKILL a
+//             second after their grace. Or one worker after the other received such a signal
 //
 // say() reports a worker that dies or is told to end, in one line; the others go on. Restarts are
 // for deaths and errors: no worker is started again that has finished, that was told to end by
@@ -61,9 +61,14 @@ struct LaunchOptions {
 int launch_workers(int workers, const std::vector<std::string>& arguments,
                    const std::function<void(const std::string&)>& say, const LaunchOptions& options = {});
 
+// STARLING_GRACE: the seconds that a worker has for its step when it is told to end; 2. Throws
+// UsageError unless it is a whole number from 1 to 3600.
+std::chrono::seconds grace_from_environment();
+
 // A worker calls it first. interruption() then returns the first SIGINT or SIGTERM that comes. If
-// the process still runs 2 seconds later, since a step may wait for a neighbour, it exits at once
+// the process still runs after its grace, since a step may wait for a neighbour, it exits at once
 // with 128 + the signal. A worker of launch_workers() also ends when its parent process has ended.
+// Throws as grace_from_environment().
 void note_interruptions();
 // The signal that came, or 0.
 int interruption();

@@ -208,9 +208,9 @@ void refuse_misspelt(const std::vector<std::string>& names) {
   // Other programs may have variables with this prefix too, so only the part after it is compared,
   // and strictly.
   static const std::vector<std::string> known{
-      "TOKEN",    "TOKEN_FILE", "STORE_FOLDER", "TRANSPORT",    "SOCKET_IFNAME", "LOG",    "ISA",
-      "NVRTC",    "CACHE",      "LAUNCHER_PID", "REJOIN",       "RESTARTS",      "FAIL",   "TLS",
-      "TLS_CERT", "TLS_KEY",    "TLS_CA",       "INITIAL_SIZE", "PARTITION",     "PYTHON", "SILENT"};
+      "TOKEN",  "TOKEN_FILE",   "STORE_FOLDER", "TRANSPORT", "SOCKET_IFNAME", "LOG",  "ISA",      "NVRTC",
+      "CACHE",  "LAUNCHER_PID", "REJOIN",       "RESTARTS",  "FAIL",          "TLS",  "TLS_CERT", "TLS_KEY",
+      "TLS_CA", "INITIAL_SIZE", "PARTITION",    "PYTHON",    "SILENT",        "GRACE"};
   for (const std::string& name : names) {
     if (!name.starts_with(kPrefix)) continue;
     const std::string own = name.substr(kPrefix.size());

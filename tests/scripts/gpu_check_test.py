@@ -159,7 +159,7 @@ class Refusals(Folder):
                 self.assertTrue(pathlib.Path(cache).is_absolute())
 
     def test_a_wrong_command_line(self):
-        for arguments, reason in ((("--only", "bits,bytes"), "there is no check 'bytes', did you mean bits?: there are device, tests"),
+        for arguments, reason in ((("--only", "bits,bytes"), "no check 'bytes', did you mean bits?: there are device, tests"),
                                   (("--minutes", "0"), "0 is not allowed"),
                                   (("--halp",), "--halp")):
             done = gpu_check(*arguments)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
@@ -167,6 +168,24 @@ sys.stdin.read()
         _, stderr = self.finish(process, 0)
         self.assertIn("starling: worker 2 was told to end by signal 15\n", stderr)
         self.assertEqual(self.summary()["workers_lost"], 1)
+
+    def test_a_worker_ends_after_its_step_if_its_grace_is_long_enough(self):
+        self.assertEqual(self.usage_error(STARLING_GRACE="0"), "environment: STARLING_GRACE='0' is not allowed: a whole number "
+                         "from 1 to 3600, the seconds that a worker has for its step when it is told to end")
+        for grace, last in (("1", 9), ("3600", 10)):
+            shutil.rmtree(self.out, ignore_errors=True)
+            process = self.start("--run.epochs", "20", STARLING_GRACE=grace, STARLING_FAIL="forward:10:2:sleep=4")
+            worker = self.until_step(process, 9)[2]
+            while True:
+                phase = json.loads(command("status", self.out, "--json").stdout)["workers"][2]["phase"]
+                if (phase["name"], phase["step"]) == ("forward", 10):
+                    break
+                self.assertLess(phase["step"], 11, "too late")
+                time.sleep(0.05)
+            os.kill(worker, signal.SIGTERM)
+            _, stderr = self.finish(process, 0)
+            self.assertIn("starling: worker 2 was told to end by signal 15\n", stderr)
+            self.assertEqual(self.metrics()[2][-1]["step"], last)
 
     def test_workers_end_with_their_launcher(self):
         process = self.start("--run.epochs", "1000")
