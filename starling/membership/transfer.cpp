@@ -14,7 +14,7 @@
 
 namespace starling {
 
-// Sends all of it after each connection, until an ack comes.
+// Sends all of it after each connection, until the newcomer has read it.
 struct Donation::Sender final : TransportHandler {
   Sender(const World& world, const std::string& channel, int to, std::shared_ptr<MemoryFile> given,
          std::uint32_t hash, std::function<void()> changed)
@@ -31,7 +31,7 @@ struct Donation::Sender final : TransportHandler {
 
   void connected(int) override {
     is_connected = true;
-    if (!has_it) transport->send(to, {.type = FrameType::data, .value = hash}, {state, bytes});
+    if (!is_read) transport->send(to, {.type = FrameType::data, .value = hash}, {state, bytes});
   }
   void disconnected(int, const std::string&) override {
     is_connected = false;
@@ -43,7 +43,7 @@ struct Donation::Sender final : TransportHandler {
   }
   std::span<std::byte> place(int, const Frame&) override { return {}; }
   void received(int, const Frame& frame, std::span<const std::byte>, bool) override {
-    if (frame.type != FrameType::ack || has_it.exchange(true)) return;
+    if (frame.type != FrameType::ack || is_read.exchange(true)) return;
     changed();
   }
 
@@ -52,7 +52,7 @@ struct Donation::Sender final : TransportHandler {
   const std::uint32_t hash;
   const int to;
   const std::function<void()> changed;
-  std::atomic<bool> is_connected = false, has_it = false, is_lost = false;
+  std::atomic<bool> is_connected = false, is_read = false, is_lost = false;
   const std::unique_ptr<Transport> transport;  // last: its thread ends before anything else goes
 };
 
@@ -61,8 +61,8 @@ Donation::Donation(const World& world, const std::string& channel, int to, std::
     : sender_(std::make_unique<Sender>(world, channel, to, std::move(state), hash, std::move(changed))) {}
 Donation::~Donation() = default;
 int Donation::to() const { return sender_->to; }
-bool Donation::is_taken() const { return sender_->has_it && sender_->is_connected; }
-bool Donation::is_over() const { return sender_->is_lost || (sender_->has_it && !sender_->is_connected); }
+bool Donation::is_taken() const { return sender_->is_read && sender_->is_connected; }
+bool Donation::is_over() const { return sender_->is_lost || (sender_->is_read && !sender_->is_connected); }
 
 struct Receipt::Receiver final : TransportHandler {
   Receiver(const World& world, const std::string& channel, int from, std::size_t most)
@@ -80,6 +80,7 @@ struct Receipt::Receiver final : TransportHandler {
     came = 0;
     moved = transport->now();
     is_connected = true;
+    if (is_read) transport->send(from, {.type = FrameType::ack});
   }
   void disconnected(int, const std::string&) override { is_connected = false; }
   void lost(int, const std::string& reason) override { end(fmt::format("it is gone ({})", reason)); }
@@ -99,8 +100,14 @@ struct Receipt::Receiver final : TransportHandler {
     moved = transport->now();
     if (came < bytes.size()) return;
     if (crc32c(bytes) != frame.value) return transport->reset(from, "its state was damaged");
-    transport->send(from, {.type = FrameType::ack});
     end("");
+  }
+
+  void accept() {
+    transport->post([this] {
+      is_read = true;
+      if (is_connected) transport->send(from, {.type = FrameType::ack});
+    });
   }
 
   bool stands_still() const { return is_connected && transport->now() - moved.load() > silent; }
@@ -131,6 +138,7 @@ struct Receipt::Receiver final : TransportHandler {
   // On the transport's thread.
   std::span<std::byte> bytes;
   std::size_t came = 0;
+  bool is_read = false;
 
   std::atomic<bool> finished = false, is_connected = false;
   std::atomic<Time> moved = Time{};  // the connection, or the last part of the state
@@ -158,6 +166,7 @@ void Receipt::wait(std::chrono::milliseconds patience) {
   if (!r.why.empty()) throw Error(fmt::format("worker {} has not sent its state: {}", r.from, r.why));
 }
 
+void Receipt::accept() { receiver_->accept(); }
 MemoryFile& Receipt::state() { return receiver_->state; }
 bool Receipt::is_connected() const { return receiver_->is_connected; }
 

@@ -15,17 +15,17 @@
 
 namespace starling {
 
-// At the member: sends the file's content until the newcomer has it, in the background.
+// At the member: sends the file's content until the newcomer has read it, in the background.
 class Donation {
  public:
   // `channel`: of these two workers alone. `state`: nobody changes it; several donations may share
   // it. `hash`: the content's CRC32C. `changed` is called on a thread of the donation, when the
-  // newcomer has the state, and when it goes.
+  // newcomer has read the state, and when it goes.
   Donation(const World& world, const std::string& channel, int to, std::shared_ptr<MemoryFile> state,
            std::uint32_t hash, std::function<void()> changed);
   ~Donation();  // ends it
   int to() const;
-  // The newcomer has the state, and is still there.
+  // The newcomer has read the state, and is still there.
   bool is_taken() const;
   bool is_over() const;  // the newcomer is gone
 
@@ -44,6 +44,8 @@ class Receipt {
   // `from` is gone or sends too much, or if it is connected and stands still for timeouts.silent.
   void wait(std::chrono::milliseconds patience);
   MemoryFile& state();
+  // Tells the donor that this worker has read it, and can be a member.
+  void accept();
   bool is_connected() const;  // the donor is still there
 
  private:

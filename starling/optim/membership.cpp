@@ -159,6 +159,7 @@ bool Membership::has_members() const {
 }
 
 std::optional<Epoch> Membership::enter() {
+  receipt_->accept();
   const Time end = Clock::now() + world_.timeouts.meet;
   while (Clock::now() < end && !world_.interrupted()) {
     const bool has_donor = receipt_->is_connected();  // it publishes the epoch before it closes

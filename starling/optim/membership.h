@@ -5,7 +5,7 @@
 //
 //   knocks at the door: asks one for its   -->  this donor copies its state between two steps, and
 //   state (membership/door.h)                   sends it beside its training
-//   has it                                 -->  the donor calls a renewal: each comes to it before
+//   has read it                            -->  the donor calls a renewal: each comes to it before
 //                                               its next step, and out of an average that waits for
 //                                               one that has come already
 //                                               they agree on who is there, with the newcomers that
@@ -72,8 +72,8 @@ class Membership {
   // another process has its seat, or if no member is left.
   MemoryFile& take_state();
   int donor() const { return donor_; }
-  // Waits to be a member of an epoch, which it returns. Nothing: the donor is gone, or the members
-  // went on without this worker.
+  // Call it when the state is read: the members then wait for this worker. Waits to be a member of
+  // an epoch, which it returns. Nothing: the donor is gone, or the members went on without it.
   std::optional<Epoch> enter();
 
   // --- a member ---

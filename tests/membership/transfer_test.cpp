@@ -55,6 +55,8 @@ TEST_F(Transfer, TheStateComesWhole) {
     {
       Receipt receipt(worlds[1], channel, 0, bytes);
       receipt.wait(60s);
+      EXPECT_FALSE(donation.is_taken()) << "it has not been read yet";
+      receipt.accept();
       EXPECT_TRUE(eventually([&] { return changes == 1 && donation.is_taken(); }));
       EXPECT_TRUE(std::ranges::equal(receipt.state().bytes(), state(bytes)->bytes()));
     }
