@@ -50,6 +50,8 @@ BUGS = [
         schemes=("cta",)),
     Bug("a-member-that-is-out-goes-on", "away-for-an-epoch", (
         ("starling/optim/connection.cpp", "  }\n  join_again();\n  return false;", "  }\n  return true;"),)),
+    Bug("what-is-in-flight-is-dropped", "flaps", (
+        ("starling/optim/connection.cpp", "  if (e.averages == 0) e.scheme->drain();", ""),), schemes=("cta",)),
     Bug("the-dead-stay-members", "newcomer-dies", (
         ("starling/optim/membership.cpp", "  departed_ = departed;", "  departed_.clear();"),)),
     Bug("a-donor-that-stopped-is-waited-for", "donor-stops", (
