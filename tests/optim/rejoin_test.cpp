@@ -97,11 +97,12 @@ TEST_P(Rejoin, TheRunBeginsWithSomeAndTheOthersComeLater) {
 // sum by what its worker knows. So no exchange in flight is mixed at one end alone.
 TEST_P(Rejoin, AWorkerThatComesChangesTheSumOfAllParametersByItsOwnAlone) {
   constexpr int kTimes = 8;
-  if (!mixes() || in_pairs() || info().traits.sums_gradients) return;
+  if (!mixes() || in_pairs()) return;
   const bool both_ways =
       info().traits.edges == EdgeKind::symmetric || info().traits.edges == EdgeKind::lasting;
-  // A push moves weights too, which begin anew with the members. A correction is added in each
-  // step, and a worker that goes on at a later step lacks it (diffusion.h).
+  // A push moves weights too, which begin anew with the members. Tracking keeps the sum of
+  // gradients. A correction is added in each step, and a worker that goes on at a later step lacks
+  // it.
   const bool keeps_sum = both_ways && !info().traits.exact;
   for (int time = 0; time < kTimes; ++time) {
     std::atomic<std::uint64_t> last = ~std::uint64_t{0};  // step; unknown before all are there

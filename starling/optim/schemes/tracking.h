@@ -31,6 +31,7 @@ class Tracking : public Scheme {
   void begin() override;
   bool sends_ahead() const override { return true; }
   void restart() override;
+  void drain() override;
   void take_mean() override {}
   void state(StateVisitor& visitor) override;
   void step() override;
