@@ -1,12 +1,9 @@
 #include "starling/optim/outer.h"
 
-#include <span>
-#include <string>
-
 #include <c10/core/GradMode.h>
 
-#include "starling/core/whole.h"
 #include "starling/optim/options.h"
+#include "starling/optim/schemes/count.h"
 
 namespace starling {
 
@@ -59,14 +56,7 @@ void Outer::state(StateVisitor& visitor) {
   theta_.state(visitor, "outer.start");
   m_.state(visitor, "outer.momentum");
   if (!counts_) return;
-  visitor.numbers(
-      "outer_steps",
-      {.fresh = {0},
-       .now = {static_cast<double>(steps_)},
-       .set = [this](std::span<const double> given) { steps_ = static_cast<std::uint64_t>(given[0]); },
-       .refusal = [](std::span<const double> given) -> std::string {
-         return is_whole_number(given[0]) ? "" : "wants a whole number from 0";
-       }});
+  visit_count(visitor, "outer_steps", steps_);
 }
 
 }  // namespace starling

@@ -16,14 +16,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <utility>
 #include <variant>
 
-#include <fmt/format.h>
-
-#include "starling/core/whole.h"
 #include "starling/optim/rule_step.h"
+#include "starling/optim/schemes/count.h"
 #include "starling/optim/schemes/pushes.h"
 #include "starling/optim/schemes/vectors.h"
 
@@ -102,15 +99,7 @@ void PushSum::state(StateVisitor& visitor) {
   PushScheme::state(visitor);
   if (!keeps_sent()) return;
   sent_.state(visitor, "sent");
-  visitor.numbers(
-      "since_push",
-      {.fresh = {0},
-       .now = {static_cast<double>(steps_)},
-       .set = [this](std::span<const double> given) { steps_ = static_cast<std::int64_t>(given[0]); },
-       .refusal = [last = staleness_ - 1](std::span<const double> given) -> std::string {
-         const bool good = is_whole_number(given[0], 0, static_cast<double>(last));
-         return good ? "" : fmt::format("wants a whole number from 0 to {}", last);
-       }});
+  visit_count(visitor, "since_push", steps_, static_cast<double>(staleness_ - 1));
 }
 
 constexpr SchemeOption kOptions[] = {{

@@ -27,8 +27,8 @@
 
 #include <c10/core/GradMode.h>
 
-#include "starling/core/whole.h"
 #include "starling/optim/schemes/atc.h"
+#include "starling/optim/schemes/count.h"
 #include "starling/optim/schemes/step_momentum.h"
 #include "starling/optim/schemes/tracked.h"
 #include "starling/optim/schemes/vectors.h"
@@ -61,14 +61,7 @@ class QuasiGlobalAdam final : public Atc {
   void state(StateVisitor& visitor) override {
     m_.state(visitor, "momentum");
     v_.state(visitor, "squares");
-    visitor.numbers(
-        "moments",
-        {.fresh = {0},
-         .now = {static_cast<double>(steps_)},
-         .set = [this](std::span<const double> given) { steps_ = static_cast<std::int64_t>(given[0]); },
-         .refusal = [](std::span<const double> given) -> std::string {
-           return is_whole_number(given[0]) ? "" : "wants a whole number from 0";
-         }});
+    visit_count(visitor, "moments", steps_);
   }
 
  private:
