@@ -23,10 +23,6 @@ void AheadScheme::restart() {
   for (Block& block : blocks_) sent_.copy(block);
 }
 
-void AheadScheme::drain() {
-  for (Block& block : blocks_) mix(block, finish(exchange(), block), {});
-}
-
 void AheadScheme::state(StateVisitor& visitor) {
   if (keeps_sent_) sent_.state(visitor, "sent");
 }

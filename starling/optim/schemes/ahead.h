@@ -15,7 +15,6 @@ class AheadScheme : public Scheme {
   void attach(const Connection& connection) override;
   void begin() override;
   void restart() override;
-  void drain() override;
   bool sends_ahead() const override { return true; }
   void state(StateVisitor& visitor) override;
 

@@ -97,7 +97,11 @@ class Scheme {
   virtual void take_mean() { restart(); }
   // Mixes what is in flight, without a step, so that both ends have mixed it. All workers of the
   // connection stand still, and it ends after this.
-  virtual void drain() {}
+  virtual void drain() {
+    for (Block& block : blocks_) {
+      if (sends_ahead()) mix(block, finish(exchange(), block), {});
+    }
+  }
   virtual void step() = 0;
   virtual void state(StateVisitor&) {}
 

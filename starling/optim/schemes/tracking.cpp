@@ -13,11 +13,6 @@ void Tracking::restart() {
   m_.zero();
 }
 
-// The y that are in flight begin anew.
-void Tracking::drain() {
-  for (Block& block : blocks_) mix(block, finish(exchange(), block), {});
-}
-
 void Tracking::state(StateVisitor& visitor) {
   y_.state(visitor, "tracked");
   m_.state(visitor, "own");

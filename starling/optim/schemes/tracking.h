@@ -31,7 +31,6 @@ class Tracking : public Scheme {
   void begin() override;
   bool sends_ahead() const override { return true; }
   void restart() override;
-  void drain() override;
   void take_mean() override {}
   void state(StateVisitor& visitor) override;
   void step() override;
